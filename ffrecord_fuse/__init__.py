@@ -39,6 +39,8 @@ def mount(
     log: str | os.PathLike[str] | None = None,
     overlay: str | os.PathLike[str] | None = None,
     storage_options: Mapping[str, Any] | None = None,
+    cache: str | os.PathLike[str] | None = None,
+    cache_size: int | str | None = None,
 ) -> Iterator[str]:
     """Mount an archive while the `with` block runs, and yield the mountpoint's path.
 
@@ -56,6 +58,8 @@ def mount(
         log: the log file. The default is syslog.
         overlay: a folder that keeps changes. Files in the mount can then be changed.
         storage_options: options of the object store, for a URL: text, numbers and dicts of them.
+        cache: a folder that keeps what is read from a URL.
+        cache_size: the most bytes of this folder, such as `"100GB"`.
 
     Raises:
         MountError: if mounting or unmounting fails.
@@ -69,6 +73,10 @@ def mount(
         words.append(f"log={escape(os.path.abspath(log))}")
     if overlay is not None:
         words.append(f"overlay={escape(os.path.abspath(overlay))}")
+    if cache is not None:
+        words.append(f"cache={escape(os.path.abspath(cache))}")
+    if cache_size is not None:
+        words.append(f"cache_size={cache_size}")
     source, secret = _source(archive, storage_options)
     # In errors: a temporary folder would tell the user nothing.
     named = source if mountpoint is None else os.path.abspath(mountpoint)

@@ -81,7 +81,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "workers=N, spin=µs, idle=poll|halt, log=FILE, memory=SIZE, subdir=FOLDER, "
         "overlay=FOLDER, "
         "backend=native|fusepy|kernel|auto, warm, options of mount(8) such as noexec, and for URLs "
-        "requests=N, deadline=SECONDS",
+        "requests=N, deadline=SECONDS, cache=FOLDER, cache_size=SIZE",
     )  # fmt: skip
     parser.add_argument("--workers", metavar="N",
         help="number of processes that serve the mount (default: half of the cores, at most 4)",
@@ -95,6 +95,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--overlay", metavar="FOLDER",
         help="let programs change files in the mount; this folder keeps the changes")  # fmt: skip
     parser.add_argument("--log", metavar="FILE", help="log file (default: syslog)")
+    parser.add_argument("--cache", metavar="FOLDER",
+        help="keep what is read from a URL in this folder (default: $FFRECORD_CACHE)")  # fmt: skip
+    parser.add_argument("--cache-size", metavar="SIZE",
+        help="most bytes of this folder, such as 100GB")  # fmt: skip
 
 
 def run(
@@ -106,7 +110,7 @@ def run(
     Notes begin with the name of the `program`. `by_mount8` permits the words that mount(8) adds.
     """
     words = list(given.options)
-    for name in ("workers", "backend", "subdir", "overlay", "log"):
+    for name in ("workers", "backend", "subdir", "overlay", "log", "cache", "cache_size"):
         value = getattr(given, name)
         if value is not None:
             words.append(f"{name}={escape(str(value))}")

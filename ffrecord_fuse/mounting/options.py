@@ -50,11 +50,16 @@ class Options:
     overlay: str | None = None  # the folder that keeps changes; without it, nothing can change
     requests: int | None = None  # most requests in flight, for archives with a URL
     deadline: float | None = None  # seconds after which a request over the network fails
+    cache: str | None = None  # the folder that keeps what was read over the network
+    cache_size: int | None = None  # most bytes of this folder
 
     @property
-    def remote(self) -> dict[str, int | float]:
+    def remote(self) -> dict[str, int | float | str]:
         """The options for URLs that were given, as arguments of readers."""
-        given = {"requests": self.requests, "deadline": self.deadline}
+        given = {
+            "requests": self.requests, "deadline": self.deadline, "cache": self.cache,
+            "cache_size": self.cache_size,
+        }  # fmt: skip
         return {name: value for name, value in given.items() if value is not None}
 
 
@@ -162,6 +167,13 @@ def _memory(value: str) -> int:
         raise ValueError("a size such as 8GB, or 0") from None
 
 
+def _size(value: str) -> int:
+    try:
+        return parse_size(value)
+    except ValueError:
+        raise ValueError("a size such as 100GB") from None
+
+
 def _seconds(value: str) -> float:
     if re.fullmatch(r"[0-9]{1,5}(\.[0-9]{1,3})?", value) and 0 < float(value) <= MAX_DEADLINE:
         return float(value)
@@ -184,6 +196,8 @@ _VALUES: dict[str, tuple[str, Callable[[str], object]]] = {
     "backend": ("|".join(BACKENDS), _choice(BACKENDS)),
     "requests": ("NUMBER", _number(1, MAX_REQUESTS, f"a number from 1 to {MAX_REQUESTS}")),
     "deadline": ("SECONDS", _seconds),
+    "cache": ("FOLDER", _path),
+    "cache_size": ("SIZE", _size),
 }
 _SWITCHES = ("allow_other", "allow_root", "warm")
 

@@ -49,6 +49,11 @@ class CheckedContent:
         is_stored = len(archive.index.tables.large) > 0
         self._may_have_to_learn = self._check and not is_stored and bool((files > BLOCK).any())
 
+    @property
+    def is_checking(self) -> bool:
+        """False with verify "off"."""
+        return self._check
+
     def piece(self, inode: int, offset: int, size: int, *, anew: bool = False) -> FilePiece | None:
         """Plan a read of `size` bytes from `offset` on; return None at the end of the file.
 

@@ -36,13 +36,16 @@ class FarAhead(ReadAhead):
         network: reads windows. The token of a read is its window.
         last_start: as for `ReadAhead`. Windows end there if they can.
         ends: for each file, where its last readable record ends.
+        cut: takes a file and a range; returns an earlier end if the cache has only a part of it.
     """
 
     def __init__(
-        self, network: Network, last_start: Callable[[int, int], int], ends: Sequence[int]
-    ) -> None:
+        self, network: Network, last_start: Callable[[int, int], int], ends: Sequence[int],
+        cut: Callable[[int, int, int], int] = lambda file, begin, end: end,
+    ) -> None:  # fmt: skip
         super().__init__(network, last_start)
         self._ends = ends
+        self._cut = cut
 
     def find(self, piece: FilePiece) -> Sequence[Window]:
         """Return the windows that have a piece; none if a part is missing. May open more.
@@ -99,7 +102,8 @@ class FarAhead(ReadAhead):
 
     def _end_of_window(self, run: Run, begin: int) -> int:
         end = super()._end_of_window(run, begin)
-        return min(end if end > begin else begin + run.length, self._ends[run.file])
+        end = min(end if end > begin else begin + run.length, self._ends[run.file])
+        return self._cut(run.file, begin, end) if end > begin else end
 
     def _grow(self, run: Run) -> None:
         run.length = min(2 * run.length, PART)

@@ -72,4 +72,6 @@ class Traffic:
         )
         for name, column in columns:
             self._counts[column] += now[name] - before[name]
-        self._tell({name: now[name] for name in ("request_seconds", "bytes_per_second")})
+        self._tell(
+            {name: now[name] for name in ("request_seconds", "bytes_per_second", "cached_bytes")}
+        )

@@ -138,6 +138,9 @@ class Reading:
         if self.cold.busy:
             self._pieces.waited(seconds)
 
+    def finish(self) -> None:
+        """Called when the file system was unmounted. Local archives need nothing."""
+
     def close(self) -> None:
         self._background.close()
         self.cold.close()

@@ -14,9 +14,9 @@ import contextlib
 import os
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from ffrecord.errors import RemoteError
 from ffrecord.remote import loop
@@ -57,28 +57,44 @@ class Joint:
         return self.file == read.file and self.begin <= read.begin and read.end <= self.end
 
 
-def joined(reads: list[Wanted], gap: int) -> list[Joint]:
+Around: TypeAlias = "Callable[[int, int, int], tuple[int, int]]"
+"""Takes a file and a range; returns the range to ask for. The cache keeps whole blocks only."""
+
+
+def joined(reads: list[Wanted], gap: int, around: Around) -> list[Joint]:
     """Join neighbours: at most `gap` bytes lie between them, and a request stays below `PART`."""
     found: list[Joint] = []
     for read in sorted(reads, key=lambda each: each[:3]):
+        begin, end = around(*read[:3])
         last = found[-1] if found else None
         if (
-            last is not None and read.file == last.file and read.begin <= last.end + gap
-            and max(read.end, last.end) - last.begin <= PART
+            last is not None and read.file == last.file and begin <= last.end + gap
+            and max(end, last.end) - last.begin <= PART
             and read.again == last.reads[0].again
         ):  # fmt: skip
             last.reads.append(read)
-            last.end = max(last.end, read.end)
+            last.end = max(last.end, end)
         else:
-            found.append(Joint(read.file, read.begin, read.end, [read]))
+            found.append(Joint(read.file, begin, end, [read]))
     return found
 
 
 class RemoteReads:
-    """The requests of one worker. Each read has a token, which `landed` yields with the data."""
+    """The requests of one worker. Each read has a token, which `landed` yields with the data.
 
-    def __init__(self, sources: RemoteSources) -> None:
+    Args:
+        sources: the objects.
+        around: see `Around`.
+        keep: called with each request that was answered.
+    """
+
+    def __init__(
+        self, sources: RemoteSources, around: Around = lambda file, begin, end: (begin, end),
+        keep: Callable[[Joint], None] = lambda request: None,
+    ) -> None:  # fmt: skip
         self._sources = sources
+        self._around = around
+        self._keep = keep
         self._link = sources.link
         self.eventfd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._added: list[Wanted] = []
@@ -128,7 +144,7 @@ class RemoteReads:
         """Send all reads that were added since the last call."""
         if not self._added:
             return
-        requests = joined(self._added, self._link.meter.gap)
+        requests = joined(self._added, self._link.meter.gap, self._around)
         self._added = []
         now = time.monotonic()
         for request in requests:
@@ -152,6 +168,7 @@ class RemoteReads:
                 for read in request.reads:
                     data = result[read.begin - request.begin : read.end - request.begin]
                     self._done.append((read.token, data))
+                self._keep(request)
             else:
                 assert result is not None
                 self._failed.append((time.monotonic(), request))

@@ -109,6 +109,7 @@ class Session:
                 self._turn()
             else:
                 self._take(self._inbox.wait)
+        self._reading.finish()
 
     def close(self) -> None:
         """Wait for the reads in flight, and free the session's resources.
