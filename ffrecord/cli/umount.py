@@ -47,11 +47,9 @@ def _line(entry: MountEntry, raw: bool) -> str:
     """Return the mountpoint and, for people, its URL, its changes, or how the kernel serves it."""
     if raw:
         return entry.mountpoint
-    more = ""
+    facts = [quoted(entry.archive)] if is_url(entry.archive) else []
     if entry.changes is not None:
-        more = f"  (changes in {quoted(entry.changes)})"
+        facts.append(f"changes in {quoted(entry.changes)}")
     elif entry.is_kernel:
-        more = f"  ({HOW[entry.verified]})"
-    elif is_url(entry.archive):
-        more = f"  ({quoted(entry.archive)})"
-    return quoted(entry.mountpoint) + more
+        facts.append(HOW[entry.verified])
+    return quoted(entry.mountpoint) + (f"  ({', '.join(facts)})" if facts else "")

@@ -35,7 +35,7 @@ from ffrecord_fuse.mounting.overlay import Place
 from ffrecord_fuse.process import opening
 from ffrecord_fuse.process.covering import Run, covered, covered_by_thread, place_of
 from ffrecord_fuse.process.events import ENDING
-from ffrecord_fuse.process.kernel_mount import ByKernel
+from ffrecord_fuse.process.kernel_mount import NO_PINS, ByKernel
 from ffrecord_fuse.process.supervisor import Served, Supervisor, default_workers
 from ffrecord_fuse.process.undoing import undone_if_interrupted, unmount_quietly
 from ffrecord_fuse.serve.blocks import CheckedContent
@@ -76,7 +76,11 @@ def serve(
         _verify_all(opened)
     with place_of(opened, archive, mountpoint, options, root) as place:
         if options.backend in ("kernel", "auto"):
-            by_kernel = ByKernel(opened, archive, place, root, log, caller, note)
+            copy = None if opened.is_local else opening.pinned(opened)
+            by_kernel = ByKernel(
+                opened if copy is None else copy.archive, archive, place, root, log, caller, note,
+                NO_PINS if copy is None else copy.pins,
+            )  # fmt: skip
             if by_kernel.serve(foreground=foreground):
                 return 0
         served = _served(opened, place, workers, log.place, root)

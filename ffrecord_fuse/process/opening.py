@@ -5,15 +5,22 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from dataclasses import dataclass
 from functools import partial
 from threading import Thread
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ffrecord.archive.archive import Archive
 from ffrecord.archive.names import absolute
+from ffrecord.disk.source import Source
+from ffrecord.records.reader import table_of
 from ffrecord.remote.urls import is_url, shown
 from ffrecord_fuse.errors import OptionError
 from ffrecord_fuse.mounting.options import Options
+from ffrecord_fuse.process.watch import Pins
+
+if TYPE_CHECKING:  # loaded with the first URL
+    from ffrecord.remote.cache.copy import LocalCopy
 
 Result = TypeVar("Result")
 
@@ -32,6 +39,34 @@ def opened(
         raise OptionError("warm is for local archives, but this one has a URL; leave it out")
     remote: dict[str, Any] = {**options.remote, "storage_options": storage_options}
     return without_signals(partial(Archive.open, archive, **remote)), shown(archive)
+
+
+@dataclass(frozen=True, slots=True)
+class Pinned:
+    """The whole copy of an archive in the cache, opened as a local archive."""
+
+    archive: Archive
+    copies: list[LocalCopy]
+
+    @property
+    def pins(self) -> Pins:
+        locks, copies = zip(*((copy.pin, copy.fd) for copy in self.copies), strict=True)
+        return Pins(locks, copies)
+
+
+def pinned(archive: Archive) -> Pinned | None:
+    """Return the copy of an archive with a URL; None if the cache does not have all of it."""
+    copies: list[LocalCopy] = []
+    for source in table_of(archive.reader).require_open().each:
+        copy = None if isinstance(source, Source) else source.local_copy()
+        if copy is None:
+            return None
+        copies.append(copy)
+    local = Archive.open([copy.path for copy in copies])
+    if local.reader.fingerprint != archive.reader.fingerprint:  # damaged in the cache
+        local.close()
+        return None
+    return Pinned(local, copies)
 
 
 def without_signals(work: Callable[[], Result]) -> Result:

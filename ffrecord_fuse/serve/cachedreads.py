@@ -9,6 +9,7 @@ disk and for other processes. If the copy cannot be read, the network replaces i
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from functools import partial
 from typing import Any, NamedTuple
@@ -27,6 +28,10 @@ from ffrecord_fuse.serve.remotereads import Joint, RemoteReads
 MOST_UNWRITTEN = 64 << 20
 """Bytes of answers that wait to be written into the cache. Further ones are not kept: a slow disk
 must not fill the memory."""
+
+
+FINISH_SECONDS = 10.0
+"""The longest wait for answers to be written, after the file system was unmounted."""
 
 
 class _Local(NamedTuple):
@@ -62,17 +67,29 @@ class CachedReads:
         self._unwritten = 0
 
     def has(self, file: int, begin: int, length: int) -> bool:
-        """Return True if the cache has these bytes. Without checks, their blocks are verified."""
+        """Return True if the cache has these bytes.
+
+        Without checks, their blocks are verified here, and the worker waits for the disk.
+        """
         copy = self._copy(file)
         if copy is None:
             return False
+        if not self._is_checked:
+            copy.verify(begin, begin + length)
         ends = np.array([begin + length])
         return bool(copy.has_each(np.array([begin]), ends, verified=not self._is_checked)[0])
 
     def cut(self, file: int, begin: int, end: int) -> int:
-        """Return how far all blocks of a range are there, or all are missing."""
+        """Return how far all blocks of a range are there, or all are missing.
+
+        The end of a block is preferred: otherwise the next request would fetch the block again.
+        """
         copy = self._copy(file)
-        return end if copy is None else copy.run(begin, end, verified=False)[1]
+        if copy is None:
+            return end
+        until = copy.run(begin, end, verified=False)[1]
+        whole = until // BLOCK * BLOCK
+        return whole if whole > begin else until
 
     # ---- as ColdReads ----------------------------------------------------------------------
 
@@ -122,7 +139,11 @@ class CachedReads:
         self._network.close()
 
     def finish(self) -> None:
-        """Make sure that other processes find what was written."""
+        """Make sure that other processes find what was written. A disk that hangs is given up."""
+        deadline = time.monotonic() + FINISH_SECONDS
+        while self._unwritten and time.monotonic() < deadline:
+            time.sleep(0.005)
+            self.has_landed()
         publisher.publish_all()
 
     # ---- the copies ------------------------------------------------------------------------

@@ -62,6 +62,7 @@ class Traffic:
         self._counts = counts
         self._tell = tell
         self._before = self._reader.stats()  # requests of the process that mounted
+        self.note()
 
     def note(self) -> None:
         """Add the requests since the last call."""

@@ -458,7 +458,7 @@ def test_threads_that_read_do_not_wait_for_each_other_with_libfuse(
         (["-o", "warm"], "warm is for local archives"),
         (["-o", "deadline=0"], "deadline must be a number of seconds up to 86400"),
         (["-o", "requests=0"], "requests must be a number from 1 to 4096"),
-        (["--backend", "kernel"], "only a FUSE back end reads over the network"),
+        (["--backend", "kernel"], "the archive has a URL, and is not whole in a cache"),
     ],
 )
 def test_options_that_a_url_cannot_have_are_refused(
@@ -472,7 +472,7 @@ def test_options_that_a_url_cannot_have_are_refused(
     assert not is_mounted(mountpoint)
 
 
-@pytest.mark.parametrize("word", ["deadline=5", "requests=2"])
+@pytest.mark.parametrize("word", ["deadline=5", "requests=2", "cache=folder", "cache_size=1GB"])
 def test_options_for_urls_are_refused_for_a_path(
     whole: Packed, mountpoint: Path, word: str
 ) -> None:
@@ -487,7 +487,7 @@ def test_auto_serves_a_url_with_fuse_and_says_why(
     log = tmp_path / "log"
     with mounted(f"{site[1]}/{packed}", tmp_path / "mnt", backend="auto", log=log) as path:
         assert (path / "few/link").read_bytes() == b"small"
-    assert "the kernel back end is not used: only a FUSE back end reads over" in log.read_text()
+    assert "the kernel back end is not used: the archive has a URL" in log.read_text()
 
 
 @pytest.mark.parametrize(
@@ -527,3 +527,79 @@ def test_an_overlay_keeps_changes_to_an_archive_with_a_url(
             (path / "few/link").write_bytes(b"changed")
             assert command("umount", path).returncode == 0
     assert "SECRET" not in (changes / "about.json").read_text()
+
+
+# ---- the cache ---------------------------------------------------------------------------------
+
+
+@BY_FUSE
+def test_bytes_are_fetched_once_and_then_read_from_the_cache(
+    through: Proxy, site: tuple[Path, str], whole: Packed, tmp_path: Path, backend: str
+) -> None:
+    name = f"cached-{backend}.ffr"
+    shutil.copy(whole.archive, site[0] / name)
+    options = f"cache={tmp_path}/cache,cache_size=1GB"
+    for due in (True, False):
+        with mounted(f"{through.url}/{name}", tmp_path / "mnt", options, backend=backend) as path:
+            before = len(through.requests)
+            assert trees.differences(whole.source, path) == []
+            assert (len(through.requests) > before) == due
+            assert mounting.command("umount", path).returncode == 0
+            assert wait_until_ended(path)
+
+
+@pytest.mark.parametrize("verify", ["always", "off"])
+def test_damage_in_the_cache_is_repaired_from_the_network(
+    through: Proxy, packed: str, tmp_path: Path, verify: str
+) -> None:
+    options = f"cache={tmp_path}/cache,verify={verify}"
+    url = f"{through.url}/{packed}"
+    with mounted(url, tmp_path / "mnt", options) as path:
+        assert (path / "large").read_bytes() == FILES["large"]
+        assert mounting.command("umount", path).returncode == 0
+        assert wait_until_ended(path)
+    (copy,) = (tmp_path / "cache").glob("*.copy")
+    content = bytearray(copy.read_bytes())
+    content[content.index(FILES["large"][5_000_000:5_001_000])] ^= 1
+    copy.write_bytes(content)
+    for is_repaired in (False, True):
+        with mounted(url, tmp_path / "mnt", options) as path:
+            before = len(through.requests)
+            assert (path / "large").read_bytes() == FILES["large"]
+            assert (len(through.requests) == before) == is_repaired
+            assert stats(path)["damaged_reads"] == 0
+            assert mounting.command("umount", path).returncode == 0
+            assert wait_until_ended(path)
+
+
+def test_two_mounts_share_a_cache(through: Proxy, packed: str, tmp_path: Path) -> None:
+    options, url = f"cache={tmp_path}/cache", f"{through.url}/{packed}"
+    with (
+        mounted(url, tmp_path / "one", options) as one,
+        mounted(url, tmp_path / "two", options) as two,
+        ThreadPoolExecutor(8) as pool,
+    ):
+        found = pool.map(lambda name: [(top / name).read_bytes() for top in (one, two)], FILES)
+        assert list(found) == [[content] * 2 for content in FILES.values()]
+
+
+def test_the_kernel_serves_an_archive_that_is_whole_in_the_cache_and_pins_it(
+    through: Proxy, site: tuple[Path, str], packed: str, tmp_path: Path
+) -> None:
+    mounting.require("kernel")
+    cache, url, point = tmp_path / "cache", f"{through.url}/{packed}", tmp_path / "mnt"
+    assert command("verify", url, "--cache", cache).returncode == 0
+    with mounted(url, point, f"cache={cache}", backend="kernel") as path:
+        for name in FAR_APART:
+            assert (path / name).read_bytes() == FILES[name]
+        # Another archive has no room in the cache, because this one is not dropped.
+        (site[0] / "other.ffr").write_bytes((site[0] / packed).read_bytes())
+        other = f"{through.url}/other.ffr"
+        done = command("verify", other, "--cache", cache, "--cache-size", "33MB")
+        assert done.returncode == 0, done.stderr
+        through.fault = lambda request: "503"
+        with (path / "large").open("rb") as file:
+            assert "still in use" in command("umount", path).stderr
+            assert file.read() == FILES["large"]
+            assert processes(path)  # the copy is pinned until the last file is closed
+        assert wait_until_ended(path)
