@@ -270,6 +270,11 @@ class RemoteSources:
         self.maps: list[Bytes] = []
         self._copies = Copies([source.copy for source in each])
 
+    @property
+    def copies(self) -> Copies:
+        """The copies of the objects in the cache."""
+        return self._copies
+
     def fetch(
         self, file: Ints | None, begin: Ints, end: Ints, slabs: SlabPool, *, checked: bool
     ) -> list[Part]:
