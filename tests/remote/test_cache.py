@@ -324,7 +324,7 @@ def foreign_entries(cache: Path) -> None:
     """Replace all entries by those of another map, and lose the data."""
     (path,) = cache.glob("*.map")
     header = cachemap.parse(path.read_bytes()[: cachemap.ENTRIES_AT])
-    raw = cachemap.entries(header.seed + 1, 0, np.zeros(header.blocks, np.uint32))
+    raw = cachemap.entries(header.seed ^ 6, 0, np.zeros(header.blocks, np.uint32))
     overwrite(path, cachemap.ENTRIES_AT, raw)
     lose_data(cache)
 
