@@ -59,8 +59,8 @@ def test_every_changed_field_is_found(at: int) -> None:
         cachemap.parse(bytes(wrong))
 
 
-@pytest.mark.parametrize("raw", [b"", STORED[:7], STORED[:39], STORED[:4095]])
-def test_a_short_header_is_damaged(raw: bytes) -> None:
+@pytest.mark.parametrize("raw", [b"", STORED[:7], STORED[:39], STORED[:4095], bytes(5000)])
+def test_a_short_or_empty_header_is_damaged(raw: bytes) -> None:
     with pytest.raises(DamagedMapError):
         cachemap.parse(raw)
 

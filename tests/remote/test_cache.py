@@ -343,6 +343,11 @@ def truncated(ending: str, size: int) -> Callable[[Path], None]:
     return damage
 
 
+def zeros(cache: Path) -> None:
+    (path,) = cache.glob("*.map")
+    path.write_bytes(bytes(path.stat().st_size))
+
+
 def removed(ending: str) -> Callable[[Path], None]:
     def damage(cache: Path) -> None:
         (path,) = cache.glob(f"*.{ending}")
@@ -361,6 +366,7 @@ DAMAGES: dict[str, Callable[[Path], None]] = {
     "short map": truncated("map", 5000),
     "empty map": truncated("map", 0),
     "short header": truncated("map", 100),
+    "zeros for a map": zeros,
     "no copy": removed("copy"),
     "no map": removed("map"),
     "lock with nonsense": lambda cache: overwrite(cache / "lock", 0, b"nonsense" * 9),
