@@ -73,8 +73,8 @@ class Proxy:
 
 
 @contextlib.contextmanager
-def proxy(upstream: str) -> Iterator[Proxy]:
-    """Run a proxy in a thread, and yield it."""
+def proxy(upstream: str, port: int = 0) -> Iterator[Proxy]:
+    """Run a proxy in a thread, and yield it. `port` 0 stands for any free port."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
@@ -94,7 +94,7 @@ def proxy(upstream: str) -> Iterator[Proxy]:
             tasks.discard(asyncio.current_task())
 
     async def start() -> asyncio.Server:
-        return await asyncio.start_server(serve, "127.0.0.1", 0)
+        return await asyncio.start_server(serve, "127.0.0.1", port)
 
     server = asyncio.run_coroutine_threadsafe(start(), loop).result()
     running.base = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
