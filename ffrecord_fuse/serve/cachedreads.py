@@ -74,8 +74,6 @@ class CachedReads:
         copy = self._copy(file)
         if copy is None:
             return False
-        if not self._is_checked:
-            copy.verify(begin, begin + length)
         ends = np.array([begin + length])
         return bool(copy.has_each(np.array([begin]), ends, verified=not self._is_checked)[0])
 
