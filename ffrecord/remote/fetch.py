@@ -24,7 +24,6 @@ from ffrecord.remote.answers import Place, Version
 from ffrecord.remote.link import Link
 from ffrecord.remote.trouble import Span
 
-
 LONG = 1 << 20
 """Bytes whose copy takes longer than it takes to give the interpreter away and to get it back."""
 
@@ -147,7 +146,7 @@ class _Flight:
 def _copy(body: Any, target: Bytes) -> None:
     """Copy an answer. numpy lets other threads run meanwhile, which pays only for long ones."""
     if len(target) < LONG:
-        memoryview(target)[:] = memoryview(body)
+        target.data[:] = memoryview(body)
     else:
         target[:] = np.frombuffer(body, np.uint8)
 

@@ -26,7 +26,9 @@ from .rounds import Values
 CREATE_TIMEOUT = 900.0
 MEASURE_TIMEOUT = 120.0
 
-SERVER, MEMORY, LISTING, CAT = "server", "memory", "a million files", "cat"
+RANDOM_LAYOUTS = tuple({reader.layout for reader in remote_readers.READERS.values()})
+
+MEMORY, LISTING = "memory", "a million files"
 OBSTORE = "obstore, no delay"
 FFR = "ours, fsspec"
 
@@ -45,12 +47,17 @@ class Large:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The amount that is measured. An epoch ends after `budget` seconds, batches after `most`."""
+    """The amount that is measured. An epoch is stopped after `budget` seconds."""
 
     repeats: int
     sizes: tuple[RecordSet, ...]
+    """Records of the epochs."""
+    larger: tuple[RecordSet, ...]
+    """Records from which random batches are drawn: so many that they are no neighbours."""
     budget: float
     most_batches: int
+    only_fast: bool = False
+    """Leave out epochs of which a single batch takes many seconds."""
     delay: float = 0.02
     batch: int = 256
     workers: int = 2
@@ -66,18 +73,31 @@ class Plan:
 FULL = Plan(
     repeats=3,
     sizes=(RecordSet("10kB", 10_000, 20_480), RecordSet("110kB", 110_000, 2_560)),
+    larger=(RecordSet("10kB", 10_000, 100_000), RecordSet("110kB", 110_000, 10_000)),
     budget=8.0,
     most_batches=8,
 )
 QUICK = Plan(
     repeats=1,
-    sizes=(RecordSet("10kB", 10_000, 5_120), RecordSet("110kB", 110_000, 1_280)),
+    sizes=(RecordSet("10kB", 10_000, 10_240), RecordSet("110kB", 110_000, 1_280)),
+    larger=(RecordSet("10kB", 10_000, 50_000), RecordSet("110kB", 110_000, 5_000)),
     budget=2.0,
-    most_batches=2,
+    most_batches=4,
+    only_fast=True,
     large=(Large(2_000_000),),
     large_batches=10,
     cat_batches=10,
 )
+
+
+def capacity_of(size: str) -> str:
+    """Return the name of a case of the server's own speed."""
+    return f"server, {size}"
+
+
+def cat_of(size: str) -> str:
+    """Return the name of a case of `cat`."""
+    return f"cat, {size}"
 
 
 def batches_of(size: str) -> str:
@@ -100,42 +120,48 @@ def samples(plan: Plan, data: Path) -> Iterator[Sample]:
     root = folder(data)
     unwritten = _create(plan, data)
     with serving(root, 0.0) as prompt, serving(root, plan.delay) as server:
-        for size in plan.sizes:
-            _warm(size, root)
-            whole = {"root": str(root), **asdict(size)}
-            take = partial(
-                _call, remote_worker.capacity, url=prompt.url, requests=plan.probes, **whole
-            )
-            yield from rounds.interleaved(
-                f"{SERVER}, {size.name}", [(OBSTORE, _seedless(take))], plan.repeats
-            )
-            yield from _batches(plan, size, root, server, unwritten)
+        for size, larger in zip(plan.sizes, plan.larger, strict=True):
+            _warm([(size, layout) for layout in remote_archives.LAYOUTS], root)
+            _warm([(larger, layout) for layout in RANDOM_LAYOUTS], root)
+            yield from _capacity(plan, larger, root, prompt)
+            yield from _batches(plan, larger, root, server, unwritten)
             yield from _epochs(plan, size, root, server, unwritten)
         yield from _memory(plan, root, server)
-    yield from _fsspec(plan, data, unwritten)
+    yield from _fsspec(plan, data)
 
 
 def _create(plan: Plan, data: Path) -> dict[str, str]:
     """Make every layout of every size; return the failures by layout."""
     unwritten: dict[str, str] = {}
-    for size in plan.sizes:
-        for layout in remote_archives.LAYOUTS:
-            rounds.say(f"{size.name}: files of {layout}")
-            arguments = {"layout": layout, "root": str(folder(data)), **asdict(size)}
-            try:
-                harness.call_fresh(remote_archives.create, CREATE_TIMEOUT, **arguments)
-            except harness.MeasurementError as error:
-                unwritten[layout] = f"writing failed: {error}"
+    wanted = [(size, layout) for size in plan.sizes for layout in remote_archives.LAYOUTS]
+    wanted += [(size, layout) for size in plan.larger for layout in RANDOM_LAYOUTS]
+    for size, layout in wanted:
+        rounds.say(f"{size.name} × {size.count:,}: files of {layout}")
+        arguments = {"layout": layout, "root": str(folder(data)), **asdict(size)}
+        try:
+            harness.call_fresh(remote_archives.create, CREATE_TIMEOUT, **arguments)
+        except harness.MeasurementError as error:
+            unwritten[layout] = f"writing failed: {error}"
     rounds.say(f"archive of {plan.folders * plan.per_folder:,} files")
     many = {"root": str(data), "folders": plan.folders, "per_folder": plan.per_folder}
     harness.call_fresh(folder_archives.create, CREATE_TIMEOUT, **many)
     return unwritten
 
 
-def _warm(size: RecordSet, root: Path) -> None:
-    """Bring the files of a size into the page cache: the server must not wait for its disk."""
-    for layout in remote_archives.LAYOUTS:
+def _warm(those: Sequence[tuple[RecordSet, str]], root: Path) -> None:
+    """Bring files into the page cache: the server must not wait for its disk."""
+    for size, layout in those:
         harness.read_through(size.folder(root / remote_archives.BUCKET, layout))
+
+
+def _capacity(plan: Plan, size: RecordSet, root: Path, server: Server) -> Iterator[Sample]:
+    take = partial(
+        _call, remote_worker.capacity, url=server.url, root=str(root), **asdict(size),
+        requests=plan.probes,
+    )  # fmt: skip
+    yield from rounds.interleaved(
+        capacity_of(size.name), [(OBSTORE, _seedless(take))], plan.repeats
+    )
 
 
 def _batches(
@@ -167,10 +193,10 @@ def _epochs(
             raise harness.MeasurementError(unwritten[contestant.layout])
         return _seeded(remote_worker.epochs, {"contestant": contestant.name, **fixed}, repeat)
 
-    contestants = [
-        (name, partial(take, one)) for name, one in remote_loaders.CONTESTANTS.items()
-    ]
+    contestants = [(name, partial(take, one)) for name, one in remote_loaders.CONTESTANTS.items()]
     slow = (remote_loaders.ZIP.name,)
+    if plan.only_fast:
+        contestants = [one for one in contestants if one[0] not in slow]
     yield from rounds.interleaved(epochs_of(size.name), contestants, plan.repeats, slow)
 
 
@@ -186,17 +212,30 @@ def _memory(plan: Plan, root: Path, server: Server) -> Iterator[Sample]:
     yield from rounds.interleaved(MEMORY, contestants, 1)
 
 
-def _fsspec(plan: Plan, data: Path, unwritten: dict[str, str]) -> Iterator[Sample]:
+def _fsspec(plan: Plan, data: Path) -> Iterator[Sample]:
     many = {"root": str(data), "folders": plan.folders, "per_folder": plan.per_folder}
     take = _seedless(partial(_call, remote_fsspec.listing, **many))
     yield from rounds.interleaved(LISTING, [(FFR, take)], plan.repeats)
     for size in plan.sizes:
-        number = min(plan.cat_batches, size.count // plan.batch - remote_fsspec.UNTIMED)
-        fixed = {
-            "root": str(folder(data)), **asdict(size), "batch": plan.batch, "number": number
-        }
-        taken: rounds.Contestant = FFR, partial(_seeded, remote_fsspec.cat, fixed)
-        yield from rounds.interleaved(f"{CAT}, {size.name}", [taken], plan.repeats)
+        yield from _cat(plan, size, folder(data))
+
+
+def _cat(plan: Plan, size: RecordSet, root: Path) -> Iterator[Sample]:
+    """Measure all ways to read files in one process, in the turn of the first."""
+    measured: dict[int, Values] = {}
+
+    def take(way: str, repeat: int) -> Values:
+        if repeat not in measured:
+            measured[repeat] = _call(
+                remote_fsspec.cat, root=str(root), **asdict(size), batch=plan.batch,
+                number=plan.cat_batches, seed=repeat,
+            )  # fmt: skip
+        return {"records_per_s": measured[repeat][way]}
+
+    ways = (remote_fsspec.CAT, remote_fsspec.READ, remote_fsspec.ZIP)
+    yield from rounds.interleaved(
+        cat_of(size.name), [(way, partial(take, way)) for way in ways], plan.repeats
+    )
 
 
 def _seeded(function: Callable[..., Any], fixed: dict[str, Any], repeat: int) -> Values:

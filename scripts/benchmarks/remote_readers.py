@@ -33,6 +33,8 @@ class Reader(ABC):
     """A way to read batches of records over the network."""
 
     layout = remote_archives.OURS
+    most = 1 << 20
+    """Most records of a batch: fewer for a contestant that reads one after the other."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -79,6 +81,7 @@ class Zip(Reader):
     """A zip file that s3fs opens, one record after the other."""
 
     layout = remote_archives.ZIP
+    most = 32
 
     def open(self, site: Site, records: RecordSet, batches: list[list[int]]) -> Stream:
         archive = ZipRecords(_url(self.layout, records), records, site.url)

@@ -75,6 +75,7 @@ def random_batches(
     """Return the figures of random batches, of which the next is requested when one is there."""
     records, chosen = RecordSet(name, mean, count), remote_readers.READERS[reader]
     server = Server(url, url, Path(answers))
+    batch = min(batch, chosen.most)
     order = batches.shuffled(count, batch, seed)[: most_batches + UNTIMED_BATCHES]
     with _site(server, Path(root)) as site:
         stream = chosen.open(site, records, order.tolist())
@@ -99,9 +100,7 @@ def capacity(*, url: str, root: str, name: str, mean: int, count: int, requests:
     return {"records_per_s": answered, "bytes_per_s": answered * mean}
 
 
-def peak_memory(
-    *, url: str, root: str, file: str, batch: int, number: int, seed: int
-) -> Values:
+def peak_memory(*, url: str, root: str, file: str, batch: int, number: int, seed: int) -> Values:
     """Return the peak memory of a process that reads random batches, and neighbours, of an object.
 
     `number` batches are read at random, and as many records in order.
