@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 # isort: off
 from ffrecord.errors import (
-    AppendError, BadRecordWarning, BusyError, ChangedError, ChangedWarning, ClosedError,
-    ConversionError, CountError, DamagedSourceError, DatasetError, DecodeError, EncodeError,
-    FFRecordError, HeaderChecksumError, IndexChecksumError, IndexStructureError, LegacyFileWarning,
+    AppendError, BadRecordWarning, BusyError, CacheWarning, ChangedError, ChangedWarning,
+    ClosedError, ConversionError, CountError, DamagedSourceError, DatasetError, DecodeError,
+    EncodeError, FFRecordError, HeaderChecksumError, IndexChecksumError, IndexStructureError,
+    LegacyFileWarning,
     MissingFolderError, MissingPackageError, MissingShardWarning, NoRoomError, NotFFRecordError,
     NotPackedFolderError, ReadFailedError, RemoteError, ReplacedLoaderWarning, SampleChecksumError,
     SkippedWarning, SpecError, StateError, StructureError, TimedOutError, TruncatedError,
@@ -36,9 +37,9 @@ if TYPE_CHECKING:
     from ffrecord.records.writer import FileWriter
 
 __all__ = [
-    "AppendError", "BadRecordWarning", "BusyError", "ChangedError", "ChangedWarning",
-    "ClosedError", "ConversionError", "CountError", "DamagedSourceError", "DatasetError",
-    "DatasetReader", "DatasetWriter", "DecodeError", "EncodeError", "FFRecordError",
+    "AppendError", "BadRecordWarning", "BusyError", "CacheWarning", "ChangedError",
+    "ChangedWarning", "ClosedError", "ConversionError", "CountError", "DamagedSourceError",
+    "DatasetError", "DatasetReader", "DatasetWriter", "DecodeError", "EncodeError", "FFRecordError",
     "FileReader", "FileWriter", "HeaderChecksumError", "IndexChecksumError",
     "IndexStructureError", "Interleave", "LegacyFileWarning", "MissingFolderError",
     "MissingPackageError", "MissingShardWarning", "Mix", "NoRoomError", "NotFFRecordError",

@@ -305,6 +305,10 @@ class UnclosedWarning(UserWarning):
     """
 
 
+class CacheWarning(UserWarning):
+    """A cache of remote objects cannot be used, or not as expected. Reading goes on without it."""
+
+
 class DatasetError(FFRecordError, ValueError):
     """The folder is not a dataset, or its files do not belong together."""
 

@@ -46,6 +46,15 @@ class Store(Protocol):
     async def get(self, key: str, span: Span, pinned: Version | None) -> Answer:
         """Return bytes of an object. If `pinned` is given, only this version may answer."""
 
+    async def get_unless(self, key: str, span: Span, known: Version) -> Answer | None:
+        """Return bytes of an object, or None if it still has the version `known`."""
+
+    def object_identity(self, key: str) -> str | None:
+        """Return text that tells an object from all others, without secrets.
+
+        None if the store cannot demand a version, so that its objects cannot be cached.
+        """
+
     async def recheck(self, key: str, pinned: Version) -> None:
         """Raise `Trouble` if a version that `get` cannot demand is not there any more."""
 

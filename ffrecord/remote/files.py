@@ -15,6 +15,7 @@ from typing import Any, cast
 from ffrecord.errors import RemoteError, UrlError
 from ffrecord.remote import filesystems, loop, obstores, urls
 from ffrecord.remote.answers import Place, Store
+from ffrecord.remote.cache.objects import Cache
 from ffrecord.remote.link import Link
 from ffrecord.remote.options import Options, RemoteOptions, checked
 from ffrecord.remote.source import RemoteSources, open_places
@@ -82,7 +83,8 @@ class RemoteFiles:
     def open(self) -> RemoteSources:
         """Open all files."""
         access = self._access
-        return open_places(access.link, [access.place(path) for path in self.paths])
+        places = [access.place(path) for path in self.paths]
+        return open_places(access.link, places, Cache.of(self.options))
 
 
 @dataclass(frozen=True)

@@ -108,6 +108,13 @@ class FileSystem:
             raise Trouble(Kind.BUSY, f"the answer has {len(body)} bytes instead of {end - begin}")
         return Answer(body, begin, pinned)
 
+    async def get_unless(self, key: str, span: Span, known: Version) -> Answer | None:
+        return None if (await self._version(key)).agrees(known) else await self.get(key, span, None)
+
+    def object_identity(self, key: str) -> str | None:
+        """Return None: a range of another version might get into the cache."""
+        return None
+
     async def recheck(self, key: str, pinned: Version) -> None:
         if not (await self._version(key)).agrees(pinned):
             raise Trouble(Kind.CHANGED, "replaced")

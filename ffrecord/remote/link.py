@@ -43,6 +43,19 @@ class Link:
 
         return await self._repeat(attempt, place.shown, span, opening=opening)
 
+    async def get_unless(self, place: Place, span: Span, known: Version) -> Answer | None:
+        """Return bytes of an object while it is opened; None if it has the version `known`."""
+
+        async def attempt(limit: float) -> Answer | None:
+            self.sent += 1
+            answer = await _within(limit, place.store.get_unless(place.key, span, known))
+            if answer is not None:
+                _check(answer, span, None)
+                self.received += len(answer.body)
+            return answer
+
+        return await self._repeat(attempt, place.shown, span, opening=True)
+
     async def names(self, place: Place) -> list[str]:
         """Return the names of the files and folders in a folder."""
 

@@ -22,7 +22,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from ffrecord.errors import MissingPackageError, UrlError
-from ffrecord.remote import profiles
+from ffrecord.remote import profiles, urls
 from ffrecord.remote.answers import Answer, Version
 from ffrecord.remote.trouble import Kind, Span, Trouble, of_obstore
 
@@ -41,6 +41,10 @@ FSSPEC_NAMES = {
 
 APART = ("client_options", "retry_config", "credential_provider")
 """Options that are arguments of obstore's stores by themselves."""
+
+_PLACES = ("bucket", "endpoint", "account_name", "container_name")
+_ENDPOINTS = ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT", "AZURE_STORAGE_ENDPOINT")
+"""Options and environment variables that say where a store is."""
 
 _lock = threading.Lock()
 _loaded: tuple[int, ModuleType] | None = None
@@ -145,12 +149,23 @@ class ObjectStore:
         return self._made
 
     async def get(self, key: str, span: Span, pinned: Version | None) -> Answer:
+        demanded = {} if pinned is None or pinned.match is None else {"if_match": pinned.match}
+        return await self._get(key, span, demanded, opening=pinned is None)
+
+    async def get_unless(self, key: str, span: Span, known: Version) -> Answer | None:
+        try:
+            return await self._get(key, span, {"if_none_match": known.match}, opening=True)
+        except Trouble as trouble:
+            if trouble.kind is Kind.UNCHANGED:
+                return None
+            raise
+
+    async def _get(
+        self, key: str, span: Span, conditions: Mapping[str, Any], *, opening: bool
+    ) -> Answer:
         obstore, store = self._now()
-        options: dict[str, Any] = {
-            "range": {"suffix": -span.begin} if span.is_suffix else (span.begin, span.end)
-        }
-        if pinned is not None and pinned.match is not None:
-            options["if_match"] = pinned.match
+        span_of = {"suffix": -span.begin} if span.is_suffix else (span.begin, span.end)
+        options = {"range": span_of, **conditions}
         try:
             began = time.perf_counter()
             result = await obstore.get_async(store, key, options=options)
@@ -159,7 +174,7 @@ class ObjectStore:
             begin, end = result.range
             body = await result.bytes_async()
         except Exception as error:
-            if pinned is None and type(error).__name__ == "NotSupportedError":
+            if opening and type(error).__name__ == "NotSupportedError":
                 return await self._empty(key, span, error)
             raise of_obstore(error, span) from None
         if len(body) != end - begin:
@@ -176,6 +191,21 @@ class ObjectStore:
         if version.size:
             raise of_obstore(problem, span)
         return Answer(b"", 0, version)
+
+    def object_identity(self, key: str) -> str | None:
+        """Return kind, place and key of an object. Of the configuration, only names are taken."""
+        store = self._now()[1]
+        url = getattr(store, "url", None)
+        if url is not None:
+            return f"{urls.unsigned(url)}\0{key}"
+        config = getattr(store, "config", None)
+        if not isinstance(config, Mapping):
+            return None
+        parts = [type(store).__name__, str(getattr(store, "prefix", None) or "")]
+        parts += [f"{name}={config[name]}" for name in _PLACES if config.get(name)]
+        if not config.get("endpoint"):
+            parts += [os.environ[name] for name in _ENDPOINTS if os.environ.get(name)]
+        return "\0".join([*parts, key])
 
     async def recheck(self, key: str, pinned: Version) -> None:
         """Do nothing: every request demands the version, and every answer states it."""

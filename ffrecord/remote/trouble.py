@@ -22,6 +22,7 @@ class Kind(Enum):
     MISSING = "missing"
     DENIED = "denied"
     CHANGED = "changed"
+    UNCHANGED = "unchanged"  # the answer to a request for another version
     BEYOND = "beyond"  # the range begins after the end of the object
     NO_SUFFIX = "no suffix"  # the provider cannot be asked for the last bytes
     OTHER = "other"
@@ -92,6 +93,8 @@ def of_obstore(error: BaseException, span: Span | None) -> Trouble:
         return of_status(int(found[1]))
     if isinstance(error, FileNotFoundError):
         return of_status(404)
+    if name == "NotModifiedError":
+        return Trouble(Kind.UNCHANGED, "not replaced")
     if name == "PreconditionError":
         return of_status(412)
     if name in ("PermissionDeniedError", "UnauthenticatedError"):

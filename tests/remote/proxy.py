@@ -59,8 +59,8 @@ class Proxy:
 
 
 @contextlib.contextmanager
-def proxy(upstream: str) -> Iterator[Proxy]:
-    """Run a proxy in a thread, and yield it."""
+def proxy(upstream: str, port: int = 0) -> Iterator[Proxy]:
+    """Run a proxy in a thread, and yield it. `port` 0 stands for any free port."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
@@ -72,7 +72,7 @@ def proxy(upstream: str) -> Iterator[Proxy]:
 
     async def start() -> asyncio.Server:
         return await asyncio.start_server(
-            lambda r, w: _serve(running, address, r, w), "127.0.0.1", 0
+            lambda r, w: _serve(running, address, r, w), "127.0.0.1", port
         )
 
     server = asyncio.run_coroutine_threadsafe(start(), loop).result()
