@@ -80,9 +80,9 @@ FOOTNOTES = f"""
 - first batch: from opening the data, with the start of the workers, to the first batch. Epochs are
   measured from the same moment. Libraries are loaded before.
 - In brackets: the part of the epoch after which a slow contestant was stopped.
-- {SHUFFLED}: any order. {BLOCKS}:
-  {remote_loaders.BLOCK * remote_loaders.WINDOW:,} records are mixed. WebDataset mixes
-  {loaders.SHUFFLE_BUFFER:,}, litdata a chunk of 64 MiB, and streaming all shards.
+- {SHUFFLED}: any order. {BLOCKS}: blocks of
+  {remote_loaders.BLOCK_BYTES / 1e6:g} MB, {remote_loaders.WINDOW} of them mixed. WebDataset mixes
+  {loaders.SHUFFLE_BUFFER:,} records, litdata a chunk of 64 MiB, and streaming all shards.
 - The second epoch of WebDataset and of {SHUFFLED} is read over the network again.
 - Every record must come in every epoch, with the CRC-32 of the written one.
 - memory: the largest resident memory of a process that reads random batches and neighbours.
@@ -202,7 +202,7 @@ def _document(
         "machine": {**machine.describe(data, PACKAGES), "load_before": load},
         "parameters": {
             **asdict(plan),
-            "block": remote_loaders.BLOCK,
+            "block_bytes": remote_loaders.BLOCK_BYTES,
             "window": remote_loaders.WINDOW,
             "shuffle_buffer": loaders.SHUFFLE_BUFFER,
             "sigma": datasets.SIGMA,
