@@ -59,6 +59,8 @@ class PackedFolderFileSystem(AbstractFileSystem):  # type: ignore[misc]
         check_data: verify the CRC-32 of the index and of everything that is read.
         mode: how records are read, see `FileReader`.
         memory: how much of the page cache may be filled, see `FileReader`.
+        cache: folder that keeps what is read from a URL, see `FileReader`.
+        cache_size: most bytes of this folder.
     """
 
     protocol = "ffr"
@@ -68,11 +70,14 @@ class PackedFolderFileSystem(AbstractFileSystem):  # type: ignore[misc]
     def __init__(
         self, fo: Path | list[Path] = "", target_protocol: str | None = None,
         target_options: dict[str, Any] | None = None, *, check_data: bool = True,
-        mode: str = "auto", memory: int | str | None = None, **storage_options: Any,
+        mode: str = "auto", memory: int | str | None = None, cache: Any = None,
+        cache_size: int | str | None = None, **storage_options: Any,
     ) -> None:  # fmt: skip
         super().__init__(**storage_options)
         target = Target.of(fo, target_protocol, target_options or {})
-        options = {"check_data": check_data, "mode": mode, "memory": memory}
+        options: dict[str, Any] = {"check_data": check_data, "mode": mode, "memory": memory}
+        given = {"cache": cache, "cache_size": cache_size}
+        options |= {name: value for name, value in given.items() if value is not None}
         self._arguments = {
             **storage_options, **options, "fo": target.place, "target_protocol": target.protocol,
             "target_options": target.options,

@@ -15,6 +15,7 @@ from obstore.store import S3Store
 
 import ffrecord
 from ffrecord import ChangedError, FileReader, PackedFolder, ShardedDatasetReader, UrlError
+from ffrecord.remote.cache import publisher
 from tests.remote.servers import moto
 from tests.support import archives, handmade, trees
 from tests.support.patience import PATIENCE
@@ -129,6 +130,26 @@ def test_credentials_are_found_where_the_provider_keeps_them(
             monkeypatch.setenv("AWS_PROFILE", "work")
     with PackedFolder(url, **remote) as folder:
         assert all_right(folder)
+
+
+def test_a_cached_archive_in_s3_is_opened_with_one_request(
+    uploaded: Server, tmp_path: Path
+) -> None:
+    ways: list[tuple[str, dict[str, Any]]] = [
+        ("s3://bucket/packed.ffr", {"storage_options": uploaded.options}),
+        ("s3://bucket/packed.ffr", {"storage_options": uploaded.options}),
+        ("packed.ffr", {"store": uploaded.store}),
+    ]
+    counts = []
+    for url, remote in ways:
+        with PackedFolder(url, cache=tmp_path / "cache", **remote) as folder:
+            assert all_right(folder)
+            counts.append(folder.reader.stats()["requests"])
+        publisher.publish_all()
+    assert counts[0] >= 2
+    assert counts[1:] == [1, 1]
+    for path in (tmp_path / "cache").iterdir():
+        assert uploaded.secret.encode() not in path.read_bytes()
 
 
 def test_wrong_credentials_are_a_permission_error_that_does_not_show_them(

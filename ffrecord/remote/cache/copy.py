@@ -59,10 +59,10 @@ class Copy:
     """The local copy of one version of an object."""
 
     def __init__(self, folder: CacheFolder, name: str, header: MapHeader) -> None:
-        self._fd = self._map_fd = -1
         self._folder = folder
         self.path = folder.file(name, COPY)
         self.header, self._fd, self._map_fd = folder.open_files(name, header)
+        self._descriptors = _Descriptors(self._fd, self._map_fd)
         self.usable = True
         self._writable = True
         self._lock = threading.Lock()
@@ -101,29 +101,26 @@ class Copy:
         """Return a mask of the ranges whose blocks are all there. No range is empty."""
         if not self.usable:
             return np.zeros(len(begin), bool)
-        first, last = begin // BLOCK, (end - 1) // BLOCK
-        if verified:
-            for each in np.unique(np.concatenate([first, last])).tolist():
-                self.verify(each * BLOCK, (each + 1) * BLOCK)
-        least = VERIFIED if verified else THERE
-        mask = self._reach(first, last, least)
-        if not mask.all() and self._look():
-            mask = self._reach(first, last, least)
-        return mask
-
-    def _reach(self, first: Ints, last: Ints, least: int) -> Mask:
-        """Return a mask of the runs of blocks that all have the state `least`, or a higher one."""
-        count = last - first + 1
+        first = begin // BLOCK
+        count = (end - 1) // BLOCK - first + 1
         starts = count.cumsum() - count
         blocks = np.repeat(first - starts, count) + np.arange(int(count.sum()))
+        mask = self._have(blocks, starts, verified)
+        if not mask.all() and self._look():
+            mask = self._have(blocks, starts, verified)
+        return mask
+
+    def _have(self, blocks: Ints, starts: Ints, verified: bool) -> Mask:
+        """Return a mask of the runs in `blocks`, which begin at `starts`, that are all there."""
+        if verified:
+            self._verify(np.unique(blocks))
+        least = VERIFIED if verified else THERE
         mask: Mask = np.minimum.reduceat(self._state[blocks], starts) >= least
         return mask
 
-    def verify(self, begin: int, end: int) -> None:
-        """Check the blocks of a range that this process has not checked yet. Drop damaged ones."""
-        first, last = begin // BLOCK, -(-min(end, self.size) // BLOCK)
-        unchecked = np.flatnonzero(self._state[first:last] == THERE) + first
-        for number in unchecked.tolist():
+    def _verify(self, numbers: Ints) -> None:
+        """Check those of these blocks that this process has not checked yet. Drop damaged ones."""
+        for number in numbers[self._state[numbers] == THERE].tolist():
             if self._is_right(number):
                 self._state[number] = VERIFIED
             else:
@@ -144,8 +141,8 @@ class Copy:
 
         Blocks are verified up to `end`. The second value is at most `end`.
         """
-        self.verify(begin, end)
         first, last = begin // BLOCK, -(-end // BLOCK)
+        self._verify(np.arange(first, last))
         there = self._state[first:last] == VERIFIED
         other = np.flatnonzero(there != there[0])
         return bool(there[0]), min(end, (first + int(other[0])) * BLOCK) if len(other) else end
@@ -319,10 +316,21 @@ class Copy:
         """Make new locks in a forked child: other threads of the parent may have held them."""
         self._lock, self._flushing = threading.Lock(), threading.Lock()
 
+
+@dataclass(frozen=True, slots=True)
+class _Descriptors:
+    """Descriptors that are closed with their owner, after all weak references to it have ended.
+
+    A `__del__` of the owner would run before that. Another thread could get hold of the owner then,
+    with descriptors that are closed.
+    """
+
+    fd: int
+    map_fd: int
+
     def __del__(self) -> None:
-        for fd in (self._fd, self._map_fd):
-            if fd >= 0:
-                os.close(fd)
+        os.close(self.fd)
+        os.close(self.map_fd)
 
 
 _copies: weakref.WeakSet[Copy] = weakref.WeakSet()

@@ -4,7 +4,7 @@ For each version of an object the folder has a map, `NAME.map`, and a sparse cop
 file `lock` keeps processes apart: files are made, written and dropped by one process at a time. It
 also has a count of the bytes in the folder, so that files need not be counted for each write. A
 process adds to the count before it writes. After a kill the count is therefore too high, never too
-low. It is made right when it reaches the bound.
+low. Each process makes it right when it starts, and again when it reaches the bound.
 
 A process that uses a copy has a shared lock on its map. Holes are punched only into copies that
 nobody uses, the longest unused first.
@@ -82,6 +82,7 @@ class CacheFolder:
         self._lock = threading.RLock()
         self._depth = 0  # of nested `locked`
         self._fd = -1
+        self._counted = False  # by this process
         self._full_until = 0.0  # time until which no room is looked for
         _folders.add(self)
 
@@ -294,6 +295,9 @@ class CacheFolder:
         self.make()
         with self.locked():
             self._full_until = 0.0  # other readers may have been closed
+            if not self._counted:
+                self._write_count(self._recount())
+                self._counted = True
             try:
                 return self._open(name, header)
             except (FileNotFoundError, DamagedMapError):
