@@ -25,7 +25,7 @@ SUFFIX = ".ffr"
 
 
 class Access:
-    """The stores of one reader, by their roots."""
+    """The stores of one reader or of one upload, by their roots."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
@@ -51,7 +51,9 @@ class Access:
             return Place(store, key, urls.shown(path))
         root, key = obstores.from_url(path)
         if root not in self._stores:
-            self._stores[root] = obstores.open_store(root, options.storage_options)
+            self._stores[root] = obstores.open_store(
+                root, options.storage_options, options.deadline
+            )
         return Place(self._stores[root], key, urls.shown(path))
 
 

@@ -73,9 +73,30 @@ class Link:
 
         await self._repeat(attempt, place.shown, None, opening=False)
 
+    async def write(
+        self, place: Place, request: Callable[[], Coroutine[Any, Any, Result]], length: int = 0,
+        *, once: bool = False,
+    ) -> Result:  # fmt: skip
+        """Send a request of an upload of `length` bytes, with as many attempts as are worth it.
+
+        With `once` there is one attempt without a time limit: obstore repeats parts by itself.
+        """
+        if once:
+            try:
+                return await request()
+            except Trouble as trouble:
+                raise error_for(place.shown, trouble, None, 1, writing=True) from None
+
+        async def attempt(limit: float) -> Result:
+            self.sent += 1
+            return await _within(limit * retries.UPLOAD, request())
+
+        span = Span(0, length)
+        return await self._repeat(attempt, place.shown, span, opening=True, writing=True)
+
     async def _repeat(
         self, attempt: Callable[[float], Awaitable[Result]], shown: str, span: Span | None,
-        *, opening: bool,
+        *, opening: bool, writing: bool = False,
     ) -> Result:  # fmt: skip
         began, attempts = time.monotonic(), 0
         length = 0 if span is None else max(span.end - span.begin, -span.begin)
@@ -96,7 +117,7 @@ class Link:
             if wait is None:
                 if trouble.kind is Kind.NO_SUFFIX:
                     raise trouble
-                raise error_for(shown, trouble, span, attempts) from None
+                raise error_for(shown, trouble, span, attempts, writing=writing) from None
             self.repeated += 1
             await asyncio.sleep(wait)
 

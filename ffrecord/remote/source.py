@@ -222,7 +222,7 @@ class RemoteSource:
             begin, end = self._in_blocks(offset, offset + len(memory))
             for at in range(begin, end, PART):
                 parts.append(part(memory, offset, at, min(at + PART, end)))
-        answers = await asyncio.gather(*parts)
+        answers = await loop.together(*parts)
         return list(answers) if self.copy is not None else []
 
     def _in_blocks(self, begin: int, end: int) -> tuple[int, int]:
@@ -269,6 +269,11 @@ class RemoteSources:
         self.each = tuple(each)
         self.maps: list[Bytes] = []
         self._copies = Copies([source.copy for source in each])
+
+    @property
+    def copies(self) -> Copies:
+        """The copies of the objects in the cache."""
+        return self._copies
 
     def fetch(
         self, file: Ints | None, begin: Ints, end: Ints, slabs: SlabPool, *, checked: bool
@@ -347,18 +352,16 @@ def open_places(link: Link, places: Sequence[Place], cache: Cache | None = None)
     guess = max(SMALLEST_GUESS, min(GUESS, GUESSES // len(places)))
     copies = [None if cache is None else cache.newest(place) for place in places]
 
-    async def together() -> list[_Opened]:
-        last = len(places) - 1
-        asked = (
-            _open(link, place, guess, k == last)
-            if copy is None
-            else _reopen(link, place, guess, k == last, copy)
-            for k, (place, copy) in enumerate(zip(places, copies, strict=True))
-        )
-        return await asyncio.gather(*asked)
-
+    last = len(places) - 1
+    opening = (
+        _open(link, place, guess, k == last)
+        if copy is None
+        else _reopen(link, place, guess, k == last, copy)
+        for k, (place, copy) in enumerate(zip(places, copies, strict=True))
+    )
+    answers = loop.wait(loop.together(*opening))
     sources = []
-    for place, copy, opened in zip(places, copies, loop.wait(together()), strict=True):
+    for place, copy, opened in zip(places, copies, answers, strict=True):
         if cache is not None:
             version = opened.version
             if opened.is_offline:

@@ -319,6 +319,17 @@ def _write_failed() -> Example:
     return _written_with(errno.EIO)
 
 
+@_raises("UploadError")
+def _upload() -> Example:
+    nowhere = {
+        "AWS_ENDPOINT_URL": "http://127.0.0.1:1", "AWS_ACCESS_KEY_ID": "key",
+        "AWS_SECRET_ACCESS_KEY": "secret", "AWS_REGION": "us-east-1",
+    }  # fmt: skip
+    Path("photos").mkdir()
+    with mock.patch.dict(os.environ, nowhere):
+        return _command("pack", "photos", "s3://bucket/photos.ffr")
+
+
 @_raises("UnclosedWarning")
 def _unclosed() -> Example:
     return _warning(lambda: FileWriter("train.ffr").write_one(b"one"))
@@ -450,6 +461,20 @@ def _ffrecord_error() -> Example:
     dataset = _bytes_dataset(on_error="skip")
     warnings.simplefilter("ignore")
     return _python(lambda: dataset.__getitems__([2]))
+
+
+@_raises("RemoteShuffleWarning")
+def _remote_shuffle() -> Example:
+    import fsspec
+
+    from ffrecord.torch import DataLoader, Dataset, remote_shuffle
+
+    _records()
+    with mock.patch.object(remote_shuffle, "_told", False):
+        dataset: Dataset[bytes] = Dataset(
+            os.path.abspath("train.ffr"), fs=fsspec.filesystem("local")
+        )
+        return _warning(lambda: DataLoader(dataset, batch_size=256, shuffle=True))
 
 
 @_raises("ReplacedLoaderWarning")

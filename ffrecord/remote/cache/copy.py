@@ -136,14 +136,15 @@ class Copy:
         self._whole = False
         self._write_entries(number, bytes(cachemap.ENTRY.itemsize))
 
-    def run(self, begin: int, end: int) -> tuple[bool, int]:
+    def run(self, begin: int, end: int, *, verified: bool = True) -> tuple[bool, int]:
         """Return whether the byte at `begin` is in a block that is there, and how far that holds.
 
-        Blocks are verified up to `end`. The second value is at most `end`.
+        Blocks are `verified` up to `end`. The second value is at most `end`.
         """
         first, last = begin // BLOCK, -(-end // BLOCK)
-        self._verify(np.arange(first, last))
-        there = self._state[first:last] == VERIFIED
+        if verified:
+            self._verify(np.arange(first, last))
+        there = self._state[first:last] >= (VERIFIED if verified else THERE)
         other = np.flatnonzero(there != there[0])
         return bool(there[0]), min(end, (first + int(other[0])) * BLOCK) if len(other) else end
 
