@@ -332,11 +332,15 @@ class RemoteSources:
         self._copies = Copies([None for _ in self.each])
         return True
 
+    def traffic(self) -> dict[str, int]:
+        """Return counts of requests and of their bytes."""
+        link = self.link
+        return {"requests": link.sent, "repeated": link.repeated, "bytes": link.received}
+
     def stats(self) -> dict[str, Any]:
         """Return counts of requests, and the measurements that decide about the next ones."""
         link = self.link
-        return {
-            "requests": link.sent, "repeated": link.repeated, "bytes": link.received,
+        return self.traffic() | {
             "request_seconds": link.meter.latency, "bytes_per_second": link.meter.bandwidth,
             "gap": link.meter.gap, "cached_bytes": self._copies.bytes_there,
         }  # fmt: skip
