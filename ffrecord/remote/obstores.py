@@ -207,7 +207,8 @@ class ObjectStore:
         store = self._now()[1]
         url = getattr(store, "url", None)
         if url is not None:
-            return f"{urls.unsigned(url)}\0{key}"
+            place = urls.unsigned(url)
+            return urls.joined(place, key) if key else place
         config = getattr(store, "config", None)
         if not isinstance(config, Mapping):
             return None

@@ -27,11 +27,14 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import fsspec
+
 import ffrecord
 from ffrecord import DatasetReader, DatasetWriter, FileReader, FileWriter, cli, decoders, encoders
 from ffrecord.command import run_command
 from ffrecord.convert import convert
 from ffrecord.dataset import optional
+from ffrecord.remote.cache import trouble
 from ffrecord.text import for_shell
 from tests.docs.pages import ROOT, text_of
 from tests.support import archives, handmade, trees
@@ -217,6 +220,13 @@ def _read_failed() -> Example:
 @_raises("RemoteError")
 def _remote() -> Example:
     return _command("info", "http://127.0.0.1:1/train.ffr")  # no server has this port
+
+
+@_raises("CacheWarning")
+def _cache() -> Example:
+    fsspec.filesystem("memory").pipe("/bucket/train.ffr", _records().read_bytes())
+    with mock.patch.object(trouble, "_warned", set()):
+        return _warning(lambda: FileReader("memory://bucket/train.ffr", cache="cached"))
 
 
 @_raises("UrlError")

@@ -53,6 +53,8 @@ class Proxy:
     """Largest number of requests that were under way at once."""
     now: int = 0
     turn: int = 0
+    is_held: bool = False
+    """Answer nothing for the time being."""
 
     @property
     def url(self) -> str:
@@ -71,6 +73,7 @@ class Proxy:
         self.requests.clear()
         self.gates.clear()
         self.fault, self.delay, self.most = (lambda request: None), 0.0, 0
+        self.is_held = False
 
     def ranges(self) -> list[str]:
         return [request.range for request in self.requests]
@@ -137,6 +140,8 @@ async def _serve(
             try:
                 gate = next((gate for gate in state.gates if request.number < gate), 0)
                 while len(state.requests) < gate:
+                    await asyncio.sleep(0.005)
+                while state.is_held:
                     await asyncio.sleep(0.005)
                 await asyncio.sleep(state.delay)
                 alive = await _answer(state.fault(request), address, head, body, reader, writer)
