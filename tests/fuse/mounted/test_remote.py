@@ -596,6 +596,11 @@ def test_the_kernel_serves_an_archive_that_is_whole_in_the_cache_and_pins_it(
         other = f"{through.url}/other.ffr"
         done = command("verify", other, "--cache", cache, "--cache-size", "33MB")
         assert done.returncode == 0, done.stderr
+        assert "all files in it are in use" in done.stderr
+        listed = command("cache", "ls", "--cache", cache).stdout.splitlines()
+        (line,) = (line for line in listed if line.endswith(url))
+        assert "100 %" in line
+        assert "in use" in line
         through.fault = lambda request: "503"
         with (path / "large").open("rb") as file:
             assert "still in use" in command("umount", path).stderr
