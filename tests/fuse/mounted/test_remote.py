@@ -328,6 +328,7 @@ def test_a_replaced_object_is_estale_and_never_mixed(
     with mounted(f"{through.url}/{name}", tmp_path / "mnt", backend=backend, log=log) as path:
         assert (path / "00").read_bytes() == old["00"]
         archives.pack(trees.plain_tree(tmp_path / "new", new), site[0] / name)
+        os.utime(site[0] / name, (0, 0))  # nginx makes its tags from seconds and sizes
         with fails_with(errno.ESTALE):
             (path / "30").read_bytes()
         assert (path / "00").read_bytes() == old["00"]  # in the page cache
