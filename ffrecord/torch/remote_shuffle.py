@@ -50,5 +50,5 @@ def _is_far(dataset: Any) -> bool:
         return any(map(_is_far, dataset.parts))
     if isinstance(dataset, (FileReader, DatasetReader)):
         remote = dataset._remote
-        return remote is not None and getattr(remote.options, "cache", None) is None
+        return remote is not None and remote.options.cache is None
     return False

@@ -27,7 +27,7 @@ from ffrecord_fuse.mounting import mount as mounting
 from ffrecord_fuse.mounting import mounttable
 from ffrecord_fuse.mounting.lifeline import Caller
 from ffrecord_fuse.mounting.options import Options
-from ffrecord_fuse.serve import report, warm
+from ffrecord_fuse.serve import network, report, warm
 from ffrecord_fuse.serve.blocks import CheckedContent, DamageError
 from ffrecord_fuse.serve.network import Outage, Traffic, errno_of
 from ffrecord_fuse.serve.piecereads import Facts
@@ -82,6 +82,8 @@ def prepare(
             if not callbacks.has_started:
                 said = stderr.stop() or f"libfuse failed with code {error}"
                 raise mounting.refusal(mountpoint, said, options) from None
+        if not filesystem.archive.is_local:
+            network.finish()
         if caller is not None and caller.has_ended():
             caller.wait_for_release()
 

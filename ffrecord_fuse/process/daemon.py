@@ -23,6 +23,7 @@ from ffrecord.archive.index import ROOT
 from ffrecord.archive.index.resolve import resolve
 from ffrecord.archive.names import absolute, to_bytes
 from ffrecord.records.damage import find_damage
+from ffrecord.remote.urls import is_url
 from ffrecord.text import counted
 from ffrecord_fuse.errors import MountError
 from ffrecord_fuse.filesystem import Filesystem, Ownership, Separated, Subfolder
@@ -64,6 +65,7 @@ def serve(
     with the `caller`, if there is one. If there is no syslog, `note` is called with the place of
     the log. `storage_options` are for a URL.
     """
+    archive = archive if is_url(archive) else absolute(archive)
     mountpoint = absolute(mountpoint)
     by_libfuse = options.backend == "fusepy"
     opened, archive = opening.opened(archive, options, storage_options)

@@ -11,7 +11,6 @@ from threading import Thread
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ffrecord.archive.archive import Archive
-from ffrecord.archive.names import absolute
 from ffrecord.disk.source import Source
 from ffrecord.records.reader import table_of
 from ffrecord.remote.urls import is_url, shown
@@ -28,13 +27,12 @@ Result = TypeVar("Result")
 def opened(
     archive: str, options: Options, storage_options: Mapping[str, Any] | None = None
 ) -> tuple[Archive, str]:
-    """Open an archive. Return it with its name: an absolute path, or a URL without secrets."""
+    """Open an archive. Return it with its name: the same path, or the URL without secrets."""
     if not is_url(archive):
         if options.remote:
             name = next(iter(options.remote))
             raise OptionError(f"{name} is for URLs, but the archive is a local file; leave it out")
-        path = absolute(archive)
-        return Archive.open(path, memory=options.memory), path
+        return Archive.open(archive, memory=options.memory), archive
     if options.warm:
         raise OptionError("warm is for local archives, but this one has a URL; leave it out")
     remote: dict[str, Any] = {**options.remote, "storage_options": storage_options}

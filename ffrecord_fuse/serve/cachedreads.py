@@ -18,9 +18,9 @@ import numpy as np
 
 from ffrecord.aliases import Bytes
 from ffrecord.format.cachemap import BLOCK
-from ffrecord.remote.cache import publisher
 from ffrecord.remote.cache.copy import Copy
 from ffrecord.remote.source import RemoteSources
+from ffrecord_fuse.serve import network
 from ffrecord_fuse.serve.background import Background
 from ffrecord_fuse.serve.coldreads import ColdReads
 from ffrecord_fuse.serve.remotereads import Joint, RemoteReads
@@ -97,7 +97,7 @@ class CachedReads:
 
     @property
     def has_room(self) -> bool:
-        return self._network.has_room and self.disk.has_room
+        return self._network.has_room  # without AIO, the disk never has any
 
     def add(
         self, token: object, file: int, begin: int, length: int, *, kept: bool = False,
@@ -121,6 +121,7 @@ class CachedReads:
                 self._network.add(local.token, local.file, local.begin, local.length)
             else:
                 yield local.token, result
+        self._network.submit()  # nothing else may happen for a while
 
     def has_landed(self) -> bool:
         for length, _ in self._writer.ended():
@@ -142,7 +143,7 @@ class CachedReads:
         while self._unwritten and time.monotonic() < deadline:
             time.sleep(0.005)
             self.has_landed()
-        publisher.publish_all()
+        network.finish()
 
     # ---- the copies ------------------------------------------------------------------------
 

@@ -7,15 +7,22 @@ reads work again.
 from __future__ import annotations
 
 import errno
+import time
 from collections.abc import Callable
 
 from ffrecord.archive.archive import Archive
+from ffrecord.disk.source import SourceSet
 from ffrecord.errors import ChangedError, RemoteError
+from ffrecord.records.reader import table_of
 from ffrecord.text import counted
 from ffrecord_fuse.serve import report
 from ffrecord_fuse.serve.piecereads import Facts
 
-CHANGED = "mount it again to read the new version"
+TELLING_PAUSE = 0.1
+"""Seconds between two reports of measurements. Counting what is in a large cache takes time."""
+
+MEASUREMENTS = ("request_seconds", "bytes_per_second", "cached_bytes")
+GONE = "replaced or deleted while it was mounted; unmount it, then mount it again"
 
 
 def errno_of(error: Exception) -> int | None:
@@ -26,6 +33,13 @@ def errno_of(error: Exception) -> int | None:
     if isinstance(error, (ChangedError, FileNotFoundError)):
         return errno.ESTALE
     return errno.EIO if isinstance(error, (RemoteError, PermissionError)) else None
+
+
+def finish() -> None:
+    """Let other processes find what was written into the cache, after the mount has ended."""
+    from ffrecord.remote.cache import publisher  # loaded with the first URL
+
+    publisher.publish_all()
 
 
 class Outage:
@@ -42,8 +56,8 @@ class Outage:
         self._counts[report.ERRORS] += 1
         self._failed += 1
         if self._failed == 1:
-            advice = f"; {CHANGED}" if errno_of(error) == errno.ESTALE else ""
-            self._log(f"reading fails: {error}{advice}")
+            is_gone = errno_of(error) == errno.ESTALE
+            self._log(f"{self._path}: {GONE}" if is_gone else f"reading fails: {error}")
 
     def ends(self) -> None:
         """Take note of a read that worked."""
@@ -62,17 +76,19 @@ class Traffic:
         self._counts = counts
         self._tell = tell
         self._before = self._reader.stats()  # requests of the process that mounted
+        self._told = 0.0
         self.note()
 
     def note(self) -> None:
         """Add the requests since the last call."""
-        now, before = self._reader.stats(), self._before
+        sources = table_of(self._reader).require_open()
+        assert not isinstance(sources, SourceSet)
+        now = sources.traffic()
+        columns = (report.REQUESTS, report.REPEATED, report.RECEIVED)
+        for name, column in zip(report.NETWORK, columns, strict=True):
+            self._counts[column] += now[name] - self._before[name]
         self._before = now
-        columns = zip(
-            report.NETWORK, (report.REQUESTS, report.REPEATED, report.RECEIVED), strict=True
-        )
-        for name, column in columns:
-            self._counts[column] += now[name] - before[name]
-        self._tell(
-            {name: now[name] for name in ("request_seconds", "bytes_per_second", "cached_bytes")}
-        )
+        if time.monotonic() >= self._told + TELLING_PAUSE:
+            self._told = time.monotonic()
+            facts = sources.stats()
+            self._tell({name: facts[name] for name in MEASUREMENTS})

@@ -13,6 +13,7 @@ Any number of threads may use a `Copy`, and so may a forked process.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import threading
@@ -214,7 +215,7 @@ class Copy:
 
         `again`: they are written in any case, because the bytes in the copy are wrong.
         """
-        if not (self.usable and self._writable):
+        if not (self.usable and self._writable) or self._folder.is_paused:
             return
         if again:
             with self._flushing:
@@ -231,7 +232,7 @@ class Copy:
                 for first, data in runs:
                     write_all(self._fd, data.data, first * BLOCK)
         except OSError as error:
-            self._writable = False
+            self._writable = isinstance(error, TimeoutError)
             trouble.warn(self._folder.path, error)
             return
         with self._lock:
@@ -330,6 +331,8 @@ class _Descriptors:
     map_fd: int
 
     def __del__(self) -> None:
+        with contextlib.suppress(OSError):
+            os.utime(self.map_fd)  # the time of the last use
         os.close(self.fd)
         os.close(self.map_fd)
 

@@ -38,6 +38,9 @@ LOCK_SECONDS = 10.0
 """Longest wait for another process. It holds the lock while it writes a few megabytes, so only a
 stopped process or a hanging disk takes as long."""
 
+PAUSE = 30.0
+"""Seconds without attempts to write, after one that found no room or no lock."""
+
 SHARE = 0.5
 """Share of the free space that a cache without a size may use. The rest is for others."""
 
@@ -83,7 +86,7 @@ class CacheFolder:
         self._depth = 0  # of nested `locked`
         self._fd = -1
         self._counted = False  # by this process
-        self._full_until = 0.0  # time until which no room is looked for
+        self._paused_until = 0.0
         _folders.add(self)
 
     def make(self) -> None:
@@ -123,8 +126,9 @@ class CacheFolder:
         try:
             while not take(fd, self.path):
                 if time.monotonic() > deadline:
+                    self.pause()
                     raise TimeoutError(
-                        errno.ETIMEDOUT, "another process does not release the lock", self.path
+                        errno.ETIMEDOUT, "another process does not release its lock", self.path
                     )
                 time.sleep(pause)
                 pause = min(2 * pause, 0.02)
@@ -133,6 +137,15 @@ class CacheFolder:
             raise
         return fd
 
+    @property
+    def is_paused(self) -> bool:
+        """True while it is no use to write: the last attempt has found no room, or no lock."""
+        return time.monotonic() < self._paused_until
+
+    def pause(self) -> None:
+        """Do not write for a while. Each attempt would take as long as the last one."""
+        self._paused_until = time.monotonic() + PAUSE
+
     # ---- the bound -----------------------------------------------------------------------
 
     def reserve(self, size: int) -> bool:
@@ -140,8 +153,6 @@ class CacheFolder:
 
         Files that nobody uses are dropped to make room. The caller has the lock.
         """
-        if time.monotonic() < self._full_until:
-            return False
         used, bound = self._read_count(), self._limit()
         if used is None or used + size > bound:
             used = self._recount()
@@ -150,7 +161,7 @@ class CacheFolder:
                 used -= self._drop(used + size + min(bound // 32, 4 * STRIDE) - bound)
             if used + size > bound:
                 self._write_count(used)
-                self._full_until = time.monotonic() + 10
+                self.pause()
                 return False
         self._write_count(used + size)
         return True
@@ -294,7 +305,7 @@ class CacheFolder:
         """
         self.make()
         with self.locked():
-            self._full_until = 0.0  # other readers may have been closed
+            self._paused_until = 0.0  # other readers may have been closed
             if not self._counted:
                 self._write_count(self._recount())
                 self._counted = True
