@@ -113,7 +113,7 @@ def _write_shard(task: PackTask, path: str) -> Receipt:
         )  # fmt: skip
     return Receipt(
         task.number, os.path.basename(path), part.count, os.stat(path).st_size,
-        {PackPlan.shard_name(task.number): header_crc(path)}, _to_json(facts),
+        {plan.shard_name(task.number): header_crc(path)}, _to_json(facts),
     )  # fmt: skip
 
 

@@ -25,6 +25,7 @@ ALIGNMENT = 512  # the only one; equal to the constant in `format.padding`, whic
 COLOURS = ("auto", "always", "never")
 ARCHIVE = "packed folder, or the folder of its shards"
 SOURCES_AND_TARGET = "SRC, DST"
+TASK_AND_PLAN = "K, PLAN"
 
 OTHER_COMMANDS = {
     "list": "ls", "dir": "ls", "t": "ls", "unpack": "extract", "x": "extract",
@@ -79,6 +80,8 @@ class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
         # argparse can only repeat one name: SRC [SRC ...].
         if action.metavar == SOURCES_AND_TARGET:
             return "SRC [SRC ...] DST"
+        if action.metavar == TASK_AND_PLAN:
+            return "[K] PLAN"
         return super()._format_args(action, default_metavar)
 
 
@@ -171,8 +174,10 @@ def _field_type(text: str) -> tuple[str, str]:
 
 
 def _pack(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("folder", metavar="FOLDER", help="folder to pack")
-    parser.add_argument("out", metavar="OUT",
+    # --task, --commit and --status take neither FOLDER nor OUT: the plan has them.
+    parser.usage = "%(prog)s [options] FOLDER OUT"
+    parser.add_argument("folder", nargs="?", metavar="FOLDER", help="folder to pack")
+    parser.add_argument("out", nargs="?", metavar="OUT",
         help="archive to write; with --shard-size, a new folder for the shards")  # fmt: skip
     parser.add_argument("--jobs", type=_count, metavar="N",
         help="number of files to read at once (default: 8)")  # fmt: skip
@@ -190,6 +195,16 @@ def _pack(parser: argparse.ArgumentParser) -> None:
     _add_flag(parser, "--no-legacy-index", what=what)
     what = "replace the file OUT if it exists, once the new archive is complete"
     _add_flag(parser, "--force", what=what)
+    parser.add_argument("--plan", metavar="PLAN",
+        help="write no archive, but a plan for many machines: one task for each shard")  # fmt: skip
+    parser.add_argument("--task", nargs="+", metavar=TASK_AND_PLAN,
+        help="write shard K of a plan; K/N: every Nth shard from K on; without K: the shard "
+        "$SLURM_ARRAY_TASK_ID",
+    )  # fmt: skip
+    parser.add_argument("--commit", metavar="PLAN",
+        help="publish the shards of a plan with their index, when all tasks are done")  # fmt: skip
+    parser.add_argument("--status", metavar="PLAN",
+        help="list the missing tasks of a plan, and files that cancelled jobs left")  # fmt: skip
     _add_json(parser)
     _add_no_progress(parser)
 
@@ -337,6 +352,9 @@ COMMANDS = {
             "ffrecord pack photos clean.ffr --exclude '*.tmp' --exclude 'logs/*'",
             "ffrecord pack photos shards --shard-size 10GB",
             "ffrecord pack photos aligned.ffr --align 512    # the kernel can serve it in place",
+            "ffrecord pack photos shared --shard-size 10GB --plan plan.json    # for a job array",
+            "ffrecord pack --task 0 plan.json    # on any machine",
+            "ffrecord pack --commit plan.json",
         ),
     ),
     "ls": Command(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import ClassVar, TypeVar
 
 from ffrecord.aliases import Path
@@ -53,10 +53,9 @@ class Plan:
     key: str
     parts: tuple[Part, ...]
 
-    @staticmethod
-    def shard_name(number: int) -> str:
+    def shard_name(self, number: int) -> str:
         """Return the final name of a shard."""
-        raise NotImplementedError
+        return part_name(number)
 
     def require_task(self, number: int) -> None:
         """Raise PlanError if the plan has no task of this number."""
@@ -126,8 +125,6 @@ class PackPlan(Plan):
     legacy_index: bool = True
     align: int | None = None
 
-    shard_name = staticmethod(part_name)
-
     def _check(self) -> None:
         super()._check()
         flags = self.dereference, self.ignore_changed, self.legacy_index
@@ -137,17 +134,24 @@ class PackPlan(Plan):
 
 @dataclass(frozen=True)
 class WritePlan(Plan):
-    """Plan to write rows into the shards of a typed dataset."""
+    """Plan to write rows into shards: record files, or the parts of a typed dataset.
+
+    The number of rows may be unknown until they are written: then the receipts say it.
+    """
 
     DOING: ClassVar[str] = "writing"
 
-    spec: dict[str, str]
+    kind: str
+    """`records` or `dataset`."""
+    spec: dict[str, str] = field(default_factory=dict)
+    """The type of each field of a dataset, if it is known beforehand."""
 
-    @staticmethod
-    def shard_name(number: int) -> str:
-        return f"{number:06}"
+    def shard_name(self, number: int) -> str:
+        return f"{number:06}" if self.kind == "dataset" else part_name(number)
 
     def _check(self) -> None:
         super()._check()
+        if self.kind not in ("records", "dataset"):
+            raise ValueError("its kind is wrong")
         if not all(isinstance(each, str) for pair in self.spec.items() for each in pair):
             raise ValueError("its spec is wrong")
