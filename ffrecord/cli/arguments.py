@@ -280,7 +280,11 @@ def _convert(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--codec", choices=CODECS, metavar="CODEC",
         help="compression of RecordIO: none, snappy or gzip")  # fmt: skip
     parser.add_argument("--shard-size", type=_size, metavar="SIZE",
-        help="write a folder of tar files of about this size, such as 1GB")  # fmt: skip
+        help="write a folder of tar files, or of shards of a packed folder, of about this size, "
+        "such as 1GB",
+    )  # fmt: skip
+    what = "write a folder with one shard for each SRC, for records and datasets"
+    _add_flag(parser, "--shard-per-source", what=what)
     _add_align(parser)
     what = "replace DST if it is an existing file; folders are never replaced"
     _add_flag(parser, "--force", what=what)
