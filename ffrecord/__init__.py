@@ -11,9 +11,9 @@ from ffrecord.errors import (
     ConversionError, CountError, DamagedSourceError, DatasetError, DecodeError, EncodeError,
     FFRecordError, HeaderChecksumError, IndexChecksumError, IndexStructureError, LegacyFileWarning,
     MissingFolderError, MissingPackageError, MissingShardWarning, NoRoomError, NotFFRecordError,
-    NotPackedFolderError, ReadFailedError, RemoteError, ReplacedLoaderWarning, SampleChecksumError,
-    SkippedWarning, SpecError, StateError, StructureError, TimedOutError, TruncatedError,
-    UnclosedWarning, UnfinishedError, UrlError, WriteFailedError,
+    NotPackedFolderError, PlanError, ReadFailedError, RemoteError, ReplacedLoaderWarning,
+    SampleChecksumError, SkippedWarning, SpecError, StateError, StructureError, TimedOutError,
+    TruncatedError, UnclosedWarning, UnfinishedError, UrlError, WriteFailedError,
 )  # fmt: skip
 from ffrecord.version import __version__
 # isort: on
@@ -42,12 +42,12 @@ __all__ = [
     "FileReader", "FileWriter", "HeaderChecksumError", "IndexChecksumError",
     "IndexStructureError", "Interleave", "LegacyFileWarning", "MissingFolderError",
     "MissingPackageError", "MissingShardWarning", "Mix", "NoRoomError", "NotFFRecordError",
-    "NotPackedFolderError", "PackReport", "PackedFolder", "ReadFailedError", "RemoteError",
-    "ReplacedLoaderWarning", "SalvageReport", "SampleChecksumError", "ShardedDatasetReader",
-    "ShardedDatasetWriter", "SkippedWarning", "SpecError", "StateError", "StructureError",
-    "TimedOutError", "Transform", "TruncatedError", "UnclosedWarning", "UnfinishedError",
-    "UrlError", "WriteFailedError", "__version__", "checkFsAlign", "decoders", "encoders",
-    "pack_folder", "packing_bar", "salvage_file", "view_decoder", "write_dataset",
+    "NotPackedFolderError", "PackReport", "PackedFolder", "PlanError", "ReadFailedError",
+    "RemoteError", "ReplacedLoaderWarning", "SalvageReport", "SampleChecksumError",
+    "ShardedDatasetReader", "ShardedDatasetWriter", "SkippedWarning", "SpecError", "StateError",
+    "StructureError", "TimedOutError", "Transform", "TruncatedError", "UnclosedWarning",
+    "UnfinishedError", "UrlError", "WriteFailedError", "__version__", "checkFsAlign", "decoders",
+    "encoders", "pack_folder", "packing_bar", "salvage_file", "view_decoder", "write_dataset",
 ]  # fmt: skip
 
 # These names are loaded on first use. A command or a worker process that needs one part does not

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sized
+from collections.abc import Iterable, Iterator, Mapping, Sized
 from concurrent.futures import Executor
 from itertools import chain
 from typing import Any
@@ -18,6 +18,7 @@ from ffrecord.dataset.spec import SEQUENCE
 from ffrecord.dataset.writer import DatasetWriter, encodable, is_new
 from ffrecord.errors import SpecError
 from ffrecord.progress import bar
+from ffrecord.records.dump import Indexable
 from ffrecord.text import integer
 
 # The first match counts: a bool is also an int, and some numpy scalars are Python numbers.
@@ -33,7 +34,7 @@ _TYPES: tuple[tuple[tuple[type, ...], str], ...] = (
 
 def write_dataset(
     directory: Path,
-    iterable: Iterable[Mapping[str, Any]],
+    iterable: Iterable[Mapping[str, Any]] | Indexable,
     spec: Mapping[str, str] | None = None,
     encoders: Mapping[str, Encoder] = codecs.encoders,
     *,
@@ -46,8 +47,8 @@ def write_dataset(
 
     Args:
         directory: The folder of the dataset, as for `DatasetWriter`.
-        iterable: Dicts, all with the same fields. With `executor`, an object with `len()` and
-            `[]`, such as a PyTorch dataset.
+        iterable: Dicts, all with the same fields, or an object with `len()` and `[]` that returns
+            them, such as a PyTorch dataset. `executor` needs the latter.
         spec: The type of each field. By default, `infer_spec` derives the types of a new dataset
             from the first datapoint.
         encoders: A function for each type name, as for `DatasetWriter`.
@@ -62,7 +63,7 @@ def write_dataset(
         return _write_in_tasks(
             directory, iterable, spec, encoders, append, progress, shardlen, executor
         )
-    datapoints = iter(iterable)
+    datapoints = _in_order(iterable)
     if spec is None and not (append and not is_new(os.path.abspath(os.fsdecode(directory)))):
         first = _first(os.fsdecode(directory), next(datapoints, None))
         spec = infer_spec(first)
@@ -80,6 +81,12 @@ def write_dataset(
             writer.append(datapoint)
             drawn.update()
     return len(writer) - before
+
+
+def _in_order(rows: Iterable[Mapping[str, Any]] | Indexable) -> Iterator[Mapping[str, Any]]:
+    if isinstance(rows, Iterable):
+        return iter(rows)
+    return (rows[row] for row in range(len(rows)))
 
 
 def _write_in_tasks(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from typing import ClassVar, TypeVar
 
 from ffrecord.aliases import Path
@@ -68,8 +68,9 @@ class Plan:
     def to_json(self) -> str:
         """Return the plan as text. `from_json` reads it."""
         facts = {each.name: getattr(self, each.name) for each in fields(self)}
-        columns = zip(*(asdict(part).values() for part in self.parts), strict=True)
-        facts["parts"] = dict(zip(Part.__slots__, columns, strict=True))
+        facts["parts"] = {
+            each.name: [getattr(part, each.name) for part in self.parts] for each in fields(Part)
+        }
         return json.dumps({"ffrecord": self.DOING, "version": VERSION, **facts}) + "\n"
 
     @classmethod
@@ -86,7 +87,7 @@ class Plan:
             columns = facts.pop("parts")
             if any(type(each) is not int or each < 0 for some in columns.values() for each in some):
                 raise ValueError("a part is not made of whole numbers")
-            rows = zip(*(columns[each] for each in Part.__slots__), strict=True)
+            rows = zip(*(columns[each.name] for each in fields(Part)), strict=True)
             plan = cls(parts=tuple(Part(*row) for row in rows), **facts)
             plan._check()
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
