@@ -293,7 +293,7 @@ class ConversionError(FFRecordError, ValueError):
 class PlanError(FFRecordError):
     """A plan is damaged, some of its tasks have not been run, or its work folder is missing."""
 
-    exit_code = 40
+    exit_code = 41
 
 
 class BadRecordWarning(UserWarning):
