@@ -93,6 +93,7 @@ class Archive(Closing):
                 raise
             sources[-1].distrust()  # perhaps only the transfer was wrong
             self.index = self._open_index()
+            sources[-1].trust()
         self.blocks = Blocks(reader, self.index)
 
     @classmethod

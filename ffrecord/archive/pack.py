@@ -19,6 +19,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
+from typing import TYPE_CHECKING
 
 from ffrecord.aliases import Path
 from ffrecord.archive import planned
@@ -32,17 +33,25 @@ from ffrecord.atomic import tempnames
 from ffrecord.atomic.file import check_target
 from ffrecord.atomic.folder import NewFolder, check_new_folder, hidden_name
 from ffrecord.disk.longpaths import open_path
-from ffrecord.errors import SkippedWarning
+from ffrecord.errors import SkippedWarning, UrlError
 from ffrecord.format import padding
 from ffrecord.format.index import INDEX_NAME
 from ffrecord.format.records import part_name
 from ffrecord.plan.executors import run_all
 from ffrecord.plan.values import PackPlan, Part
 from ffrecord.plan.work import Receipt, Work, leftovers, remove_leftovers
-from ffrecord.progress import bar
+from ffrecord.progress import bar, sending_bar
+from ffrecord.records.opening import refuse_remote_options
 from ffrecord.records.writer import FileWriter, writer_class
+from ffrecord.remote.urls import is_remote
+from ffrecord.remote.urls import shown as shown_url
 from ffrecord.terminal import printable
 from ffrecord.text import integer, listed, parse_size
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from ffrecord.remote.options import RemoteOptions
 
 __all__ = ["PackProgress", "PackReport", "pack_folder", "packing_bar", "plan_pack", "print_file"]
 
@@ -57,6 +66,10 @@ class PackProgress:
     total_files: int
     bytes: int
     total_bytes: int
+    sent: int = 0
+    """Bytes that were uploaded. They follow when the archive is complete."""
+    to_send: int = 0
+    """Size of the archive that is uploaded; 0 while it is not complete, or if it is local."""
 
 
 def pack_folder(
@@ -73,13 +86,15 @@ def pack_folder(
     shard_size: int | str | None = None,
     align: int | None = None,
     executor: Executor | None = None,
+    **remote: Unpack[RemoteOptions],
 ) -> PackReport:
     """Pack a folder into an archive that `PackedFolder` reads and `ffrecord mount` mounts.
 
     Args:
         folder: the folder to pack.
         out_file: the archive to write. An existing archive is replaced when the new one is
-            complete. With `shard_size`, a new folder.
+            complete. With `shard_size`, a new folder. A URL is uploaded when the archive is
+            complete; it is made in a temporary folder (`TMPDIR`) before.
         verbose: print the number and the path of each file, like the original FFRecord. To show
             progress in a program, use `progress` and `packing_bar` instead.
         jobs: read at most this many files at once; 8 by default.
@@ -95,8 +110,25 @@ def pack_folder(
         align: 512 lets the content of every file begin at a multiple of 512 bytes, with zeros
             between the files. The kernel can then serve the files of a mounted archive in place.
         executor: a `concurrent.futures.Executor` that reads the folder and writes the shards, one
-            in each task. Needs `shard_size`. Workers on other machines need the same file system.
+            in each task. Needs `shard_size`. Workers on other machines need the same file system,
+            also for the temporary folder of a URL.
+        remote: options for URLs, as for `PackedFolder`.
     """
+    if is_remote(out_file, remote):
+        from ffrecord.remote.target import Target  # needed for URLs only
+
+        _Job(folder, os.curdir, shard_size, align, jobs)  # check the arguments first
+        with Target(out_file, remote, is_folder=shard_size is not None) as upload:
+            report = pack_folder(
+                folder, upload.path, verbose, jobs=jobs, dereference=dereference, exclude=exclude,
+                progress=progress, legacy_index=legacy_index, ignore_changed=ignore_changed,
+                shard_size=shard_size, align=align, executor=executor,
+            )  # fmt: skip
+            upload.upload(
+                None if shard_size is None else INDEX_NAME, _upload_teller(report, progress)
+            )
+        return report
+    refuse_remote_options(remote)
     job = _Job(folder, out_file, shard_size, align, jobs)
     if executor is not None and job.largest is None:
         raise ValueError("executor needs shard_size, because each task writes one shard")
@@ -137,6 +169,11 @@ def plan_pack(
 
     The arguments are those of `pack_folder`. The executor is for reading the folder only.
     """
+    if is_remote(out_folder):
+        raise UrlError(
+            f"{shown_url(str(out_folder))}: a plan needs a folder on a file system that all "
+            "machines share; upload the archive when it is committed"
+        )
     job = _Job(folder, out_folder, shard_size, align, None)
     assert job.largest is not None
     check_new_folder(job.target, "shards need a")
@@ -153,9 +190,13 @@ def packing_bar(*, shown: bool) -> Iterator[Callable[[PackProgress], None]]:
     """Draw a progress bar on standard error. Yield the function for `pack_folder(progress=…)`."""
     drawn = None
     with contextlib.ExitStack() as stack:
+        tell_upload = stack.enter_context(sending_bar(shown=shown))
 
         def show(now: PackProgress) -> None:
             nonlocal drawn
+            if now.to_send:
+                tell_upload(now.sent, now.to_send)
+                return
             if drawn is None:  # not earlier, because packing may fail before it begins
                 total, unit = now.total_bytes, "B"
                 made = bar(shown=shown, total=total, unit=unit, unit_scale=True, desc="packing")
@@ -322,6 +363,16 @@ def _teller(
             progress(done)
 
     return tell
+
+
+def _upload_teller(
+    report: PackReport, progress: Callable[[PackProgress], None] | None
+) -> Callable[[int, int], None] | None:
+    """Return a function that takes the bytes that were uploaded, and all of them."""
+    if progress is None:
+        return None
+    files, size = report.files, report.bytes
+    return lambda sent, total: progress(PackProgress(files, files, size, size, sent, total))
 
 
 def print_file(number: int, files: int, path: str) -> None:

@@ -62,7 +62,12 @@ def _run(arguments: Sequence[str] | None) -> int:
     run: Callable[[argparse.Namespace], int]
     run = import_module(f"ffrecord.cli.{options.command}").run
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # blocked by __main__
-    return run(options)
+    if getattr(options, "cache", None) is None and getattr(options, "cache_size", None) is None:
+        return run(options)
+    from ffrecord.cli.common import caching  # needed by few command lines
+
+    with caching(options):
+        return run(options)
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:

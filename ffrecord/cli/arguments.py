@@ -22,6 +22,7 @@ FORMATS = (
 CODECS = ("none", "snappy", "gzip")  # compressions of RecordIO
 SHELLS = ("bash", "zsh", "fish")
 ALIGNMENT = 512  # the only one; equal to the constant in `format.padding`, which loads slowly
+CACHE_ACTIONS = ("ls", "rm", "verify")
 COLOURS = ("auto", "always", "never")
 ARCHIVE = "packed folder, or the folder of its shards"
 SOURCES_AND_TARGET = "SRC, DST"
@@ -121,6 +122,16 @@ def _add_align(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--align", type=_alignment, choices=(ALIGNMENT,), metavar=str(ALIGNMENT),
         help="let every file in the archive begin at a multiple of 512 bytes, so that the kernel "
         "can serve it in place",
+    )  # fmt: skip
+
+
+def _add_cache(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--cache", metavar="DIR",
+        help="keep what is read from a URL in this folder (default: $FFRECORD_CACHE)",
+    )  # fmt: skip
+    parser.add_argument("--cache-size", type=_size, metavar="SIZE",
+        help="most bytes of this folder, such as 100GB (default: $FFRECORD_CACHE_SIZE, or half of "
+        "the free space)",
     )  # fmt: skip
 
 
@@ -229,6 +240,7 @@ def _ls(parser: argparse.ArgumentParser) -> None:
         help="when to colour names: auto (on a terminal, the default), always or never",
     )  # fmt: skip
     _add_json(parser, "print one JSON object on each line, for scripts")
+    _add_cache(parser)
 
 
 def _cat(parser: argparse.ArgumentParser) -> None:
@@ -239,6 +251,7 @@ def _cat(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--record", type=_whole_number, metavar="N",
         help="number of the record to write; the first is 0, the last is -1")  # fmt: skip
     _add_unfinished(parser)
+    _add_cache(parser)
 
 
 def _extract(parser: argparse.ArgumentParser) -> None:
@@ -251,6 +264,7 @@ def _extract(parser: argparse.ArgumentParser) -> None:
     what = "turn blocks of zeros into holes, which use no disk space"
     _add_flag(parser, "-S", "--sparse", what=what)
     _add_flag(parser, "--force", "--overwrite", what="replace files that already exist")
+    _add_cache(parser)
     _add_json(parser)
     _add_no_progress(parser)
 
@@ -288,6 +302,7 @@ def _convert(parser: argparse.ArgumentParser) -> None:
     _add_align(parser)
     what = "replace DST if it is an existing file; folders are never replaced"
     _add_flag(parser, "--force", what=what)
+    _add_cache(parser)
     _add_json(parser)
     _add_no_progress(parser)
 
@@ -300,12 +315,14 @@ def _info(parser: argparse.ArgumentParser) -> None:
         "folder)",
     )  # fmt: skip
     _add_unfinished(parser)
+    _add_cache(parser)
     _add_json(parser)
 
 
 def _verify(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", nargs="+", metavar="FILE",
         help="record files, packed folders, folders of shards, or datasets")  # fmt: skip
+    _add_cache(parser)
     _add_json(parser)
     _add_no_progress(parser)
 
@@ -341,6 +358,18 @@ def _umount(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("mountpoint", nargs="?", metavar="MOUNTPOINT",
         help="folder on which an archive is mounted")  # fmt: skip
     _add_flag(parser, "--list", what="list the mountpoints of all mounted archives")
+
+
+def _cache(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("action", choices=CACHE_ACTIONS, metavar="ACTION",
+        help="ls: list copies; rm: remove copies; verify: check the bytes of copies",
+    )  # fmt: skip
+    parser.add_argument("url", nargs="*", default=[], metavar="URL",
+        help="URLs of the files (default: all)")  # fmt: skip
+    parser.add_argument("--cache", metavar="DIR",
+        help="folder of the cache (default: $FFRECORD_CACHE)")  # fmt: skip
+    _add_flag(parser, "--all", what="with rm: remove all copies")
+    _add_json(parser)
 
 
 def _completion(parser: argparse.ArgumentParser) -> None:
@@ -431,6 +460,15 @@ COMMANDS = {
     "umount": Command(
         "unmount an archive, even if it is busy or its daemon has died", _umount,
         ("ffrecord umount mounted", "ffrecord umount --list"),
+    ),
+    "cache": Command(
+        "list, remove or check the local copies of remote files", _cache, (
+            "ffrecord cache ls --cache cached",
+            "ffrecord cache rm s3://bucket/photos.ffr --cache cached",
+            "ffrecord cache rm --all --cache cached",
+            "ffrecord cache verify --cache cached",
+        ),
+        more_paths="url",
     ),
     "completion": Command(
         "print a script that adds tab completion of ffrecord to a shell", _completion, (

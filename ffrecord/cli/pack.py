@@ -11,6 +11,7 @@ from ffrecord.archive.pack import PackReport, pack_folder, packing_bar
 from ffrecord.cli import plans
 from ffrecord.cli.common import shows_progress
 from ffrecord.cli.plans import print_report
+from ffrecord.remote.urls import is_url, shown
 from ffrecord.terminal import EXIT_USAGE, complain
 from ffrecord.text import for_shell, there_already
 
@@ -23,13 +24,13 @@ def run(options: argparse.Namespace) -> int:
         if any(each is not None for each in _steps(options)):
             return plans.run(options)
         # The library replaces an existing file, as the original did. A mistyped command must not.
-        if os.path.isfile(options.out) and not options.force and options.shard_size is None:
-            raise there_already(options.out)
+        if not options.force and options.shard_size is None and _exists(options.out):
+            raise there_already(shown(options.out))
         report = _pack(options)
     except ValueError as error:  # the shard size makes too many shards
         complain(for_shell(error))
         return EXIT_USAGE
-    print_report(options.out, report, as_json=options.json)
+    print_report(shown(options.out), report, as_json=options.json)
     return 0
 
 
@@ -49,6 +50,14 @@ def _check_arguments(options: argparse.Namespace) -> None:
     elif len(given) < 2:
         missing = ["FOLDER", "OUT"][len(given) :]
         options.parser.error(f"the following arguments are required: {', '.join(missing)}")
+
+
+def _exists(out: str) -> bool:
+    if not is_url(out):
+        return os.path.isfile(out)
+    from ffrecord.remote.target import exists  # needed for URLs only
+
+    return exists(out)
 
 
 def _refuse_swapped(options: argparse.Namespace) -> None:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sized
 from concurrent.futures import Executor
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,10 +16,17 @@ from ffrecord.dataset.codecs import Encoder
 from ffrecord.dataset.sharded import SHARDLEN, ShardedDatasetWriter
 from ffrecord.dataset.spec import SEQUENCE
 from ffrecord.dataset.writer import DatasetWriter, encodable, is_new
-from ffrecord.errors import SpecError
+from ffrecord.errors import SpecError, UrlError
 from ffrecord.progress import bar
 from ffrecord.records.dump import Indexable
+from ffrecord.records.opening import refuse_remote_options
+from ffrecord.remote.urls import is_remote, shown
 from ffrecord.text import integer
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from ffrecord.remote.options import RemoteOptions
 
 # The first match counts: a bool is also an int, and some numpy scalars are Python numbers.
 _TYPES: tuple[tuple[tuple[type, ...], str], ...] = (
@@ -42,6 +49,7 @@ def write_dataset(
     progress: bool | None = None,
     shardlen: int | None = None,
     executor: Executor | None = None,
+    **remote: Unpack[RemoteOptions],
 ) -> int:
     """Write every datapoint of an iterable, and return their number.
 
@@ -58,23 +66,34 @@ def write_dataset(
         executor: A `concurrent.futures.Executor` whose workers load and write the datapoints, one
             shard in each task. If they are processes, `iterable` must be picklable. The folder
             appears when all shards are complete. `shardlen` is 10,000 by default.
+        remote: Options for URLs, as for `DatasetReader`.
     """
+    is_url = is_remote(directory, remote)
     if executor is not None:
+        if is_url:
+            raise UrlError(
+                f"{shown(str(directory))}: an executor writes to a folder on a file system that "
+                "all workers share; leave out executor to write to a URL"
+            )
+        refuse_remote_options(remote)
         return _write_in_tasks(
             directory, iterable, spec, encoders, append, progress, shardlen, executor
         )
     datapoints = _in_order(iterable)
-    if spec is None and not (append and not is_new(os.path.abspath(os.fsdecode(directory)))):
-        first = _first(os.fsdecode(directory), next(datapoints, None))
+    if spec is None and (is_url or not append or is_new(os.path.abspath(os.fsdecode(directory)))):
+        first = _first(shown(str(directory)), next(datapoints, None))
         spec = infer_spec(first)
         datapoints = chain([first], datapoints)
     total = len(iterable) if isinstance(iterable, Sized) else None
     drawn = bar(shown=progress, total=total, unit=" datapoints", desc="writing")
     new_writer: DatasetWriter | ShardedDatasetWriter
     if shardlen is None:
-        new_writer = DatasetWriter(directory, spec, encoders, append=append)
+        new_writer = DatasetWriter(directory, spec, encoders, append=append, **remote)
+        new_writer._drawn = progress
     else:
-        new_writer = ShardedDatasetWriter(directory, spec, encoders, shardlen, append=append)
+        new_writer = ShardedDatasetWriter(
+            directory, spec, encoders, shardlen, append=append, **remote
+        )
     with new_writer as writer, drawn:
         before = len(writer)
         for datapoint in datapoints:

@@ -15,6 +15,7 @@ from typing import Any, cast
 from ffrecord.errors import RemoteError, UrlError
 from ffrecord.remote import filesystems, loop, obstores, urls
 from ffrecord.remote.answers import Place, Store
+from ffrecord.remote.cache.objects import Cache
 from ffrecord.remote.link import Link
 from ffrecord.remote.options import Options, RemoteOptions, checked
 from ffrecord.remote.source import RemoteSources, open_places
@@ -24,10 +25,11 @@ SUFFIX = ".ffr"
 
 
 class Access:
-    """The stores of one reader, by their roots."""
+    """The stores of one reader or of one upload, by their roots."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: Options, *, writing: bool = False) -> None:
         self._options = options
+        self._upload = options.deadline if writing else None
         self._stores: dict[Any, Store] = {}
         self.link = Link(options.requests, options.deadline)
 
@@ -50,7 +52,9 @@ class Access:
             return Place(store, key, urls.shown(path))
         root, key = obstores.from_url(path)
         if root not in self._stores:
-            self._stores[root] = obstores.open_store(root, options.storage_options)
+            self._stores[root] = obstores.open_store(
+                root, options.storage_options, upload=self._upload
+            )
         return Place(self._stores[root], key, urls.shown(path))
 
 
@@ -82,7 +86,8 @@ class RemoteFiles:
     def open(self) -> RemoteSources:
         """Open all files."""
         access = self._access
-        return open_places(access.link, [access.place(path) for path in self.paths])
+        places = [access.place(path) for path in self.paths]
+        return open_places(access.link, places, Cache.of(self.options))
 
 
 @dataclass(frozen=True)
