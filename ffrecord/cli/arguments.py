@@ -41,7 +41,7 @@ make one shard for each file."""
 
 
 class Command(NamedTuple):
-    """One subcommand. `more_paths` names the argument that also takes paths after options."""
+    """One subcommand. `more_paths` names the argument that takes paths after options, too."""
 
     help: str
     add_arguments: Callable[[argparse.ArgumentParser], None]
@@ -389,6 +389,7 @@ COMMANDS = {
             "ffrecord pack --task 0 plan.json    # on any machine",
             "ffrecord pack --commit plan.json",
         ),
+        more_paths="out",
     ),
     "ls": Command(
         "list the files of a packed folder", _ls, (

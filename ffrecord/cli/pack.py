@@ -11,6 +11,7 @@ from ffrecord.archive.pack import PackReport, pack_folder, packing_bar
 from ffrecord.cli import plans
 from ffrecord.cli.common import shows_progress
 from ffrecord.cli.plans import print_report
+from ffrecord.errors import FFRecordError
 from ffrecord.remote.urls import is_url, shown
 from ffrecord.terminal import EXIT_USAGE, complain
 from ffrecord.text import for_shell, there_already
@@ -27,6 +28,8 @@ def run(options: argparse.Namespace) -> int:
         if not options.force and options.shard_size is None and _exists(options.out):
             raise there_already(shown(options.out))
         report = _pack(options)
+    except FFRecordError:
+        raise
     except ValueError as error:  # the shard size makes too many shards
         complain(for_shell(error))
         return EXIT_USAGE
