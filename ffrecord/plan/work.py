@@ -3,9 +3,9 @@
 The folder is hidden beside the target: `.TARGET.KEY.packing`. Tasks may run on several machines
 that share the file system. They may be killed, repeated, or run twice at once:
 
-    attempts/000003-6f1c09ab      a shard, under a name that only this attempt uses
-    attempts/000003-6f1c09ab.json its receipt, written when the shard is on disk
-    whole/PART_00003.ffr          a shard that a commit has named
+    attempts/0/000003-6f1c09ab       a shard, under a name that only this attempt uses
+    attempts/0/000003-6f1c09ab.json  its receipt, written when the shard is on disk
+    whole/PART_00003.ffr             a shard that a commit has named
 
 An attempt counts when it has a receipt. The commit moves one attempt of each task to `whole`, adds
 the index, and renames `whole` to the target. That last step is the only one that readers can see. A
@@ -43,6 +43,8 @@ SHOWN = 5  # numbers of missing tasks in a message
 _KEY_BYTES = 4
 _ATTEMPT = re.compile(r"(\d{6,})-[0-9a-f]+")
 _RECEIPT = ".json"
+GROUP = 1000
+"""Tasks whose attempts share a folder. A task lists that folder, so it must not be too long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,9 +118,15 @@ class Work:
 
         `write` returns the receipt when the shard is on disk. An attempt that fails is removed.
         """
-        if (found := self.receipts({number}).get(number)) is not None:
-            return found
-        path = os.path.join(self._attempts, f"{number:06}-{new_key()}")
+        folder = self._folder(number)
+        with contextlib.suppress(FileExistsError):
+            try:
+                os.mkdir(folder)
+            except FileNotFoundError as error:
+                raise self.gone() from error
+        if (found := self._receipts_in(folder).get(number)) is not None:
+            return self._receipt(found)
+        path = os.path.join(folder, f"{number:06}-{new_key()}")
         try:
             receipt = write(path)
             write_file(path + _RECEIPT, json.dumps(asdict(receipt)).encode())
@@ -130,32 +138,39 @@ class Work:
             raise
         return receipt
 
-    def receipts(self, wanted: set[int] | None = None) -> dict[int, Receipt]:
-        """Return one receipt of each task that has one, or of the tasks in `wanted`.
+    def receipts(self) -> dict[int, Receipt]:
+        """Return one receipt of each task that has one: of several, the first by name."""
+        found: dict[int, str] = {}
+        for folder in self._folders():
+            found.update(self._receipts_in(folder))
+        return {number: self._receipt(path) for number, path in found.items()}
 
-        Always the same one of several, so a repeated commit continues with the same shards.
-        """
-        found: dict[int, Receipt] = {}
-        for name in self._attempt_names():
-            stem, suffix = os.path.splitext(name)
-            match = _ATTEMPT.fullmatch(stem)
-            if match is None or suffix != _RECEIPT:
-                continue
-            number = int(match[1])
-            if number not in found and (wanted is None or number in wanted):
-                found[number] = self._receipt(os.path.join(self._attempts, name))
-        return found
+    def _folder(self, number: int) -> str:
+        """Return the folder for the attempts of a task."""
+        return os.path.join(self._attempts, str(number // GROUP))
 
-    def _attempt_names(self) -> list[str]:
+    def _folders(self) -> list[str]:
         try:
-            return sorted(os.listdir(self._attempts))
+            return [os.path.join(self._attempts, name) for name in os.listdir(self._attempts)]
         except FileNotFoundError as error:
             raise self.gone() from error
+
+    def _receipts_in(self, folder: str) -> dict[int, str]:
+        """Return the path of one receipt of each task in a folder of attempts."""
+        found: dict[int, str] = {}
+        for name in sorted(_listed(folder), reverse=True):
+            stem, suffix = os.path.splitext(name)
+            if suffix == _RECEIPT and (match := _ATTEMPT.fullmatch(stem)) is not None:
+                found[int(match[1])] = os.path.join(folder, name)
+        return found
 
     def _receipt(self, path: str) -> Receipt:
         try:
             with open(path, "rb") as file:
-                return Receipt(**json.loads(file.read()))
+                receipt = Receipt(**json.loads(file.read()))
+            if receipt.attempt + _RECEIPT != os.path.basename(path):
+                raise ValueError("it is the receipt of another attempt")
+            return receipt
         except (ValueError, TypeError) as error:
             raise PlanError(
                 f"{path}: this receipt is damaged; remove it, and run its task again"
@@ -253,7 +268,7 @@ class Work:
                     f"task {receipt.task}, but the plan has {part.count}; make a new plan"
                 )
             place = os.path.join(self._whole, self._plan.shard_name(number))
-            attempt = os.path.join(self._attempts, receipt.attempt)
+            attempt = os.path.join(self._folder(number), receipt.attempt)
             if os.path.lexists(attempt):  # otherwise it has been moved before
                 if os.path.isdir(place):  # another attempt's, which a rename does not replace
                     remove_tree(place)
@@ -280,9 +295,18 @@ class Work:
         used = {each.attempt for each in receipts.values()}
         used |= {each + _RECEIPT for each in used}
         litter = [
-            os.path.join(self._attempts, name) for name in self._attempt_names() if name not in used
-        ]
+            os.path.join(folder, name)
+            for folder in self._folders() for name in sorted(_listed(folder)) if name not in used
+        ]  # fmt: skip
         return Status(tasks, missing, False, [*others, *litter])
+
+
+def _listed(folder: str) -> list[str]:
+    """Return the names in a folder; none if it is missing, or a stray file."""
+    try:
+        return os.listdir(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
 
 
 def leftovers(target: str, doing: str) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -242,8 +243,8 @@ def test_a_file_that_changed_since_the_plan_is_an_error(plan: PackPlan, middle: 
     with pytest.raises(ChangedError, match="changed while its folder was packed"):
         run(plan)
     work = Work(plan)
-    assert all(name.endswith(".json") or os.path.isfile(f"{work.inside('attempts')}/{name}.json")
-               for name in os.listdir(work.inside("attempts")))  # fmt: skip
+    assert all(name.endswith(".json") or os.path.isfile(f"{work.inside('attempts/0')}/{name}.json")
+               for name in os.listdir(work.inside("attempts/0")))  # fmt: skip
 
 
 def test_changed_files_are_packed_as_read_and_missing_ones_left_out(
@@ -304,7 +305,7 @@ def test_a_killed_task_is_run_again(
     def work(_tell: Callable[[int], None]) -> None:
         run(plan, 2)
 
-    attempts = Work(plan).inside("attempts")
+    attempts = Work(plan).inside("attempts/0")
     _, calls, _ = kills.run(work, None)
     for name in os.listdir(attempts):
         os.unlink(os.path.join(attempts, name))
@@ -337,7 +338,7 @@ def test_a_task_that_runs_twice_at_once_changes_nothing(
     with ThreadPoolExecutor(2) as pool:
         for number in range(len(plan.parts)):
             list(pool.map(lambda _, n=number: run(plan, n), range(2)))
-    assert len(os.listdir(Work(plan).inside("attempts"))) == 4 * len(plan.parts)
+    assert len(os.listdir(Work(plan).inside("attempts/0"))) == 4 * len(plan.parts)
     assert len(planned.status(plan).litter) == 2 * len(plan.parts)
     planned.commit(plan)
     assert files_in(tmp_path / "shards") == expected
@@ -444,15 +445,35 @@ def damage_receipt(attempts: Path) -> None:
     next(each for each in attempts.iterdir() if each.suffix == ".json").write_text("{}")
 
 
-@pytest.mark.parametrize("damage", [damage_shard, exchange_shard, lose_shard, damage_receipt])
+def misdirect_receipt(attempts: Path) -> None:
+    """Let a receipt claim a file elsewhere, which a commit would move."""
+    receipt = next(each for each in attempts.iterdir() if each.suffix == ".json")
+    receipt.write_text(json.dumps({**json.loads(receipt.read_text()), "attempt": "../../files"}))
+
+
+@pytest.mark.parametrize(
+    "damage", [damage_shard, exchange_shard, lose_shard, damage_receipt, misdirect_receipt]
+)
 def test_a_commit_refuses_shards_that_are_not_those_of_their_receipts(
     damage: Callable[[Path], None], plan: PackPlan, tmp_path: Path
 ) -> None:
     run(plan)
-    damage(Path(Work(plan).inside("attempts")))
+    damage(Path(Work(plan).inside("attempts/0")))
     with pytest.raises(PlanError, match="receipt"):
         planned.commit(plan)
     assert not (tmp_path / "shards").exists()
+
+
+def test_the_attempts_of_many_tasks_are_in_several_folders(
+    plan: PackPlan, expected: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ffrecord.plan.work.GROUP", 4)
+    run(plan)
+    groups = os.listdir(Work(plan).inside("attempts"))
+    assert sorted(map(int, groups)) == list(range(-(-len(plan.parts) // 4)))
+    assert planned.status(plan) == Status(len(plan.parts), [], False, [])
+    planned.commit(plan)
+    assert files_in(tmp_path / "shards") == expected
 
 
 def test_two_commits_at_once_publish_once(
