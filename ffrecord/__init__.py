@@ -12,9 +12,10 @@ from ffrecord.errors import (
     EncodeError, FFRecordError, HeaderChecksumError, IndexChecksumError, IndexStructureError,
     LegacyFileWarning,
     MissingFolderError, MissingPackageError, MissingShardWarning, NoRoomError, NotFFRecordError,
-    NotPackedFolderError, PlanError, ReadFailedError, RemoteError, ReplacedLoaderWarning,
-    SampleChecksumError, SkippedWarning, SpecError, StateError, StructureError, TimedOutError,
-    TruncatedError, UnclosedWarning, UnfinishedError, UploadError, UrlError, WriteFailedError,
+    NotPackedFolderError, PlanError, ReadFailedError, RemoteError, RemoteShuffleWarning,
+    ReplacedLoaderWarning, SampleChecksumError, SkippedWarning, SpecError, StateError,
+    StructureError, TimedOutError, TruncatedError, UnclosedWarning, UnfinishedError,
+    UploadError, UrlError, WriteFailedError,
 )  # fmt: skip
 from ffrecord.version import __version__
 # isort: on
@@ -44,12 +45,13 @@ __all__ = [
     "IndexStructureError", "Interleave", "LegacyFileWarning", "MissingFolderError",
     "MissingPackageError", "MissingShardWarning", "Mix", "NoRoomError", "NotFFRecordError",
     "NotPackedFolderError", "PackReport", "PackedFolder", "PlanError", "ReadFailedError",
-    "RemoteError", "ReplacedLoaderWarning", "SalvageReport", "SampleChecksumError",
+    "RemoteError", "RemoteShuffleWarning", "ReplacedLoaderWarning", "SalvageReport",
+    "SampleChecksumError",
     "ShardedDatasetReader", "ShardedDatasetWriter", "SkippedWarning", "SpecError", "StateError",
     "StructureError", "TimedOutError", "Transform", "TruncatedError", "UnclosedWarning",
-    "UnfinishedError", "UploadError", "UrlError", "WriteFailedError", "__version__",
-    "checkFsAlign", "decoders",
-    "encoders", "pack_folder", "packing_bar", "salvage_file", "view_decoder", "write_dataset",
+    "UnfinishedError", "UploadError", "UrlError", "WriteFailedError", "__version__", "checkFsAlign",
+    "decoders", "encoders", "pack_folder", "packing_bar", "salvage_file", "view_decoder",
+    "write_dataset",
 ]  # fmt: skip
 
 # These names are loaded on first use. A command or a worker process that needs one part does not

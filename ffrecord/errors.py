@@ -322,6 +322,10 @@ class ReplacedLoaderWarning(UserWarning):
     """Another package replaced our loader by a torch DataLoader without our options."""
 
 
+class RemoteShuffleWarning(UserWarning):
+    """Remote files are read in random order, which costs one request for each sample."""
+
+
 class UnclosedWarning(UserWarning):
     """A writer was never closed, so its file or dataset does not exist under its name.
 

@@ -127,6 +127,11 @@ class Archive(Closing):
             )
 
     @property
+    def is_local(self) -> bool:
+        """False if the archive is read over the network."""
+        return table_of(self.reader).require_open().is_local
+
+    @property
     def alignment(self) -> int:
         """512 if every file begins at a multiple of 512 bytes, otherwise 1.
 
@@ -243,7 +248,7 @@ class Archive(Closing):
         def announce(offset: int, length: int) -> None:
             table_of(reader).will_need(record, self.legacy_size + offset, length)
 
-        is_local = table_of(reader).require_open().is_local
+        is_local = self.is_local
         try:
             with ImageCopy(
                 self.path, copy_to, trailer.length, None if is_local else announce

@@ -5,7 +5,7 @@ Errors are one line on standard error, never a traceback. Exit codes:
 - 0: success.
 - 1: `verify` found damage, or `salvage` lost records.
 - 2: the command line is wrong, or names a record that does not exist.
-- 3 to 12, 14 to 29, 35 to 41: one of our errors; docs/errors.md lists them.
+- 3 to 12, 14 to 29, 35 to 38, 40, 41: one of our errors; docs/errors.md lists them.
 - 13: the operating system refused (no such file, no permission).
 - 130: interrupted.
 - 141: the program that reads our output has ended.

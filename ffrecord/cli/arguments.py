@@ -189,7 +189,8 @@ def _pack(parser: argparse.ArgumentParser) -> None:
     parser.usage = "%(prog)s [options] FOLDER OUT"
     parser.add_argument("folder", nargs="?", metavar="FOLDER", help="folder to pack")
     parser.add_argument("out", nargs="?", metavar="OUT",
-        help="archive to write; with --shard-size, a new folder for the shards")  # fmt: skip
+        help="archive to write, or its URL; with --shard-size, a new folder for the shards",
+    )  # fmt: skip
     parser.add_argument("--jobs", type=_count, metavar="N",
         help="number of files to read at once (default: 8)")  # fmt: skip
     what = "follow symlinks: pack the files and folders that they point to"
@@ -276,7 +277,7 @@ def _convert(parser: argparse.ArgumentParser) -> None:
     names = [*FORMATS, "webdataset"]
     parser.description += f"\nFormats:\n  {', '.join(names[:7])},\n  {', '.join(names[7:])}"
     parser.add_argument("paths", nargs="+", metavar=SOURCES_AND_TARGET,
-        help="one or more files or folders to convert, then the file or folder to write",
+        help="one or more files or folders to convert, then the file or folder to write; URLs too",
     )  # fmt: skip
     parser.add_argument("--from", dest="source", choices=names, metavar="FORMAT",
         help="format of SRC (default: found from its name and content)")  # fmt: skip
@@ -384,6 +385,7 @@ COMMANDS = {
             "ffrecord pack photos photos.ffr --force    # replace the old archive",
             "ffrecord pack photos clean.ffr --exclude '*.tmp' --exclude 'logs/*'",
             "ffrecord pack photos shards --shard-size 10GB",
+            "ffrecord pack photos s3://bucket/photos.ffr    # made in $TMPDIR, then uploaded",
             "ffrecord pack photos aligned.ffr --align 512    # the kernel can serve it in place",
             "ffrecord pack photos shared --shard-size 10GB --plan plan.json    # for a job array",
             "ffrecord pack --task 0 plan.json    # on any machine",
@@ -418,6 +420,7 @@ COMMANDS = {
         "convert files from one format to another", _convert, (
             "ffrecord convert photos.ffr photos.tar",
             "ffrecord convert train.ffr train.tfrecord",
+            "ffrecord convert photos.tar s3://bucket/photos.ffr",
             "ffrecord convert photos.ffr tars --to webdataset --shard-size 1GB",
             "ffrecord convert --align 512 photos.ffr photos-aligned.ffr",
         ),

@@ -24,10 +24,9 @@ def run(options: argparse.Namespace) -> int:
     path = options.cache or os.environ.get(CACHE)
     if not path:
         options.parser.error(f"name the folder of the cache with --cache, or set {CACHE}")
+    assert isinstance(path, str)
     if options.action == "rm" and bool(options.url) == options.all:
         options.parser.error("name the URLs to remove, or use --all alone")
-    if not os.path.isdir(path):
-        raise FileNotFoundError(errno.ENOENT, "no such folder, so nothing is cached", path)
     folder = CacheFolder(os.path.abspath(path), None)
     copies = _chosen(listing.listed(folder), options.url)
     actions: dict[str, Callable[[CacheFolder, list[Listed], argparse.Namespace], int]]

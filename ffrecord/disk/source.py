@@ -228,7 +228,7 @@ class SourceSet:
     is_local = True
 
     def __init__(self, paths: Sequence[str], *, direct: bool) -> None:
-        _allow_descriptors(DESCRIPTORS_EACH * len(paths))
+        allow_descriptors(DESCRIPTORS_EACH * len(paths))
         self.each = tuple(Source(path, direct=direct) for path in paths)
         self.fds = np.array([source.fd for source in self.each])
         self.direct_fds = np.array([source.direct_fd for source in self.each])
@@ -299,7 +299,7 @@ class Recheck:
         return crc
 
 
-def _allow_descriptors(count: int) -> None:
+def allow_descriptors(count: int) -> None:
     """Raise the soft limit on open files if `count` needs it, up to the hard limit.
 
     The usual soft limit of 1024 exists for select(2), which this library does not use.

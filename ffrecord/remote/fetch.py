@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from queue import Empty, SimpleQueue
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -24,6 +24,9 @@ from ffrecord.remote.answers import Place, Version
 from ffrecord.remote.cache.copy import Copy
 from ffrecord.remote.link import Link
 from ffrecord.remote.trouble import Span
+
+LONG = 1 << 20
+"""Bytes whose copy takes longer than it takes to give the interpreter away and to get it back."""
 
 
 class Object(Protocol):
@@ -69,11 +72,11 @@ class RemoteFetch:
         left, arrivals = len(self.plan.offset), self._flight.arrivals
         while left:
             began = time.perf_counter()
-            wave = [_checked(arrivals.get())]
+            wave = list(map(_checked, arrivals.get()))
             TALLY.waited += time.perf_counter() - began
             while True:
                 try:
-                    wave.append(_checked(arrivals.get_nowait()))
+                    wave += map(_checked, arrivals.get_nowait())
                 except Empty:
                     break
             left -= len(wave)
@@ -113,7 +116,7 @@ class _Flight:
     """The tasks of one fetch. They do not refer to the fetch, so that it can be dropped."""
 
     def __init__(self, link: Link, objects: Sequence[Object], plan: Plan, memory: Bytes) -> None:
-        self.arrivals: SimpleQueue[int | BaseException] = SimpleQueue()
+        self.arrivals: SimpleQueue[list[int | BaseException]] = SimpleQueue()
         self.is_over = False
         self._link = link
         self._objects = objects
@@ -121,6 +124,7 @@ class _Flight:
         self._memory = memory
         self._tasks: list[asyncio.Task[None]] = []
         self._left = 0
+        self._news: list[int | BaseException] = []
 
     def launch(self) -> None:
         plan = self._plan
@@ -139,16 +143,26 @@ class _Flight:
             span = Span(offset, offset + need)
             answer = await self._link.get(where.place, span, where.version)
             if not self.is_over:
-                self._memory[place : place + need] = np.frombuffer(answer.body, np.uint8)
-                self.arrivals.put(read)
+                _copy(answer.body, self._memory[place : place + need])
+                self._arrived(read)
         except asyncio.CancelledError:
             pass
         except BaseException as error:
-            self.arrivals.put(error)
+            self._arrived(error)
         self._left -= 1
         if not self._left:
             self.is_over = True
             self._tasks.clear()
+
+    def _arrived(self, result: int | BaseException) -> None:
+        """Announce the reads of one pass of the loop together: waking a thread is slow."""
+        if not self._news:
+            asyncio.get_running_loop().call_soon(self._announce)
+        self._news.append(result)
+
+    def _announce(self) -> None:
+        self.arrivals.put(self._news)
+        self._news = []
 
     def cancel(self, over: threading.Event | None) -> None:
         """End all tasks. The copies are made in this thread, so none is under way."""
@@ -157,6 +171,14 @@ class _Flight:
             task.cancel()
         if over is not None:
             over.set()
+
+
+def _copy(body: Any, target: Bytes) -> None:
+    """Copy an answer. numpy lets other threads run meanwhile, which pays only for long ones."""
+    if len(target) < LONG:
+        target.data[:] = memoryview(body)
+    else:
+        target[:] = np.frombuffer(body, np.uint8)
 
 
 def wanted(plan: Plan, read: int, where: Object) -> int:

@@ -27,9 +27,8 @@ SUFFIX = ".ffr"
 class Access:
     """The stores of one reader or of one upload, by their roots."""
 
-    def __init__(self, options: Options, *, writing: bool = False) -> None:
+    def __init__(self, options: Options) -> None:
         self._options = options
-        self._upload = options.deadline if writing else None
         self._stores: dict[Any, Store] = {}
         self.link = Link(options.requests, options.deadline)
 
@@ -53,7 +52,7 @@ class Access:
         root, key = obstores.from_url(path)
         if root not in self._stores:
             self._stores[root] = obstores.open_store(
-                root, options.storage_options, upload=self._upload
+                root, options.storage_options, options.deadline
             )
         return Place(self._stores[root], key, urls.shown(path))
 

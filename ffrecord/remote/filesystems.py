@@ -149,11 +149,13 @@ class FileSystem:
             await self._call("makedirs", folder, exist_ok=True)
         if not RENAMING & _protocols(self._now()):
             await self._call("put_file", parts.path, key)
+            parts.sent(parts.size)
             return
         hidden = f"{folder}{slash}.{name}.uploading"
         try:
             await self._call("put_file", parts.path, hidden)
             await self._call("mv", hidden, key)
+            parts.sent(parts.size)
         except BaseException:
             with contextlib.suppress(Trouble):
                 await self._call("rm_file", hidden)

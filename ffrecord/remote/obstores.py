@@ -136,10 +136,18 @@ class _CopyFinder:
 
 
 class ObjectStore:
-    """A store of obstore. `make` makes it; a forked child makes it again."""
+    """A store of obstore. `make` makes it; a forked child makes it again.
 
-    def __init__(self, make: Callable[[ModuleType], Any]) -> None:
+    obstore repeats the parts of uploads by itself, with other options: `make_for_parts` makes the
+    store for them.
+    """
+
+    def __init__(
+        self, make: Callable[[ModuleType], Any],
+        make_for_parts: Callable[[ModuleType], Any] | None = None,
+    ) -> None:  # fmt: skip
         self._make = make
+        self._make_for_parts = make_for_parts
         library_now = library()
         self._made = library_now, make(library_now)
 
@@ -199,7 +207,8 @@ class ObjectStore:
         store = self._now()[1]
         url = getattr(store, "url", None)
         if url is not None:
-            return f"{urls.unsigned(url)}\0{key}"
+            place = urls.unsigned(url)
+            return urls.joined(place, key) if key else place
         config = getattr(store, "config", None)
         if not isinstance(config, Mapping):
             return None
@@ -246,16 +255,30 @@ class ObjectStore:
         obstore, store = self._now()
         try:
             if parts.is_single:
-                mode = "create" if new else "overwrite"
-                content = parts.content
-                await obstore.put_async(store, key, content, mode=mode, use_multipart=False)
+                await self._put_single(key, parts.content, new=new)
             else:
+                if self._make_for_parts is not None:
+                    store = self._make_for_parts(obstore)
                 await obstore.put_async(
                     store, key, iter(parts), use_multipart=True, chunk_size=parts.length,
                     max_concurrency=AT_ONCE,
                 )  # fmt: skip
         except Exception as error:
             raise of_obstore(error, None) from None
+
+    async def _put_single(self, key: str, content: bytes, *, new: bool) -> None:
+        obstore, store = self._now()
+        if new:
+            try:
+                await obstore.put_async(store, key, content, mode="create", use_multipart=False)
+                return
+            except Exception as error:
+                # Some stores do not know the condition. The caller has looked for the object.
+                if not isinstance(error, NotImplementedError) and "status code: 501" not in str(
+                    error
+                ):
+                    raise
+        await obstore.put_async(store, key, content, mode="overwrite", use_multipart=False)
 
     async def delete(self, key: str) -> None:
         obstore, store = self._now()
@@ -322,13 +345,8 @@ def from_url(url: str) -> tuple[tuple[str, str], str]:
     return (scheme, f"{scheme}://{bucket}"), key
 
 
-def open_store(
-    root: tuple[str, str], options: Mapping[str, Any], *, upload: float | None = None
-) -> ObjectStore:
-    """Open the store with this root.
-
-    obstore repeats the parts of uploads by itself. For that, `upload` is the deadline.
-    """
+def open_store(root: tuple[str, str], options: Mapping[str, Any], deadline: float) -> ObjectStore:
+    """Open the store with this root. `deadline` is that of the parts of uploads."""
     scheme, url = root
     apart = {name: options[name] for name in APART if options.get(name) is not None}
     config = {name: value for name, value in options.items() if name not in (*APART, "config")}
@@ -338,24 +356,26 @@ def open_store(
         config, provider = profiles.completed(config)
         if provider is not None:
             apart.setdefault("credential_provider", provider)
-    again = NO_RETRIES if upload is None else retries.of_parts(upload)
     client = {**CLIENT, **apart.get("client_options", {})}
-    if upload is not None:
-        client["timeout"] = retries.part_limit(upload)
     endpoint = str(config.get("endpoint") or os.environ.get("AWS_ENDPOINT_URL") or "")
     if scheme == "http" or endpoint.startswith("http:"):
         client.setdefault("allow_http", True)
-    apart |= {"client_options": client, "retry_config": apart.get("retry_config", again)}
+    apart |= {"client_options": client, "retry_config": apart.get("retry_config", NO_RETRIES)}
 
-    def make(current: ModuleType) -> Any:
+    def make(current: ModuleType, **more: Any) -> Any:
         stores = current.store
         if scheme in ("http", "https"):
             return stores.HTTPStore.from_url(url, **apart)
         kind = {"s3": stores.S3Store, "s3a": stores.S3Store, "gs": stores.GCSStore}
-        return kind.get(scheme, stores.AzureStore).from_url(url, **apart, **config)
+        return kind.get(scheme, stores.AzureStore).from_url(url, **{**apart, **more}, **config)
+
+    def make_for_parts(current: ModuleType) -> Any:
+        again = options.get("retry_config") or retries.of_parts(deadline)
+        limited = {**client, "timeout": retries.part_limit(deadline)}
+        return make(current, retry_config=again, client_options=limited)
 
     try:
-        return ObjectStore(make)
+        return ObjectStore(make, make_for_parts)
     except MissingPackageError:
         raise
     except Exception as error:

@@ -79,9 +79,7 @@ async def _put(link: Link, place: Place, parts: Parts, *, new: bool) -> None:
             place, lambda: store.put(key, parts, new=new), parts.size, once=not parts.is_single
         )
     except (FFRecordError, OSError):
-        # The store may have done it, and only its answer was lost.
-        found = await version(link, place)
-        if found is None or found.size != parts.size or found.etag != parts.tag():
+        if not await _is_there(link, place, parts):
             raise
     found = await version(link, place)
     if found is None or found.size != parts.size:
@@ -89,8 +87,17 @@ async def _put(link: Link, place: Place, parts: Parts, *, new: bool) -> None:
         raise UploadError(
             place.shown, f"{parts.size} bytes were sent, but the store has {size}", None, 1
         )
-    if MD5.fullmatch(found.etag or "") and found.etag != parts.tag():
+    tag = parts.tag()
+    if tag and MD5.fullmatch(found.etag or "") and found.etag != tag:
         await _compare(link, place, found, parts)
+
+
+async def _is_there(link: Link, place: Place, parts: Parts) -> bool:
+    """Return True if the store has the object after all: only its answer was lost."""
+    with contextlib.suppress(FFRecordError, OSError):
+        found = await version(link, place)
+        return found is not None and found.size == parts.size and found.etag == parts.tag()
+    return False
 
 
 async def _compare(link: Link, place: Place, found: Version, parts: Parts) -> None:

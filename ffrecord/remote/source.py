@@ -22,6 +22,7 @@ from ffrecord.aliases import Bytes, Ints
 from ffrecord.disk import extents
 from ffrecord.disk.fetch import Fetch
 from ffrecord.disk.slabs import SlabPool
+from ffrecord.disk.source import DESCRIPTORS_EACH, allow_descriptors
 from ffrecord.errors import ReadFailedError, RemoteError, TruncatedError
 from ffrecord.format.cachemap import BLOCK
 from ffrecord.remote import loop
@@ -52,6 +53,8 @@ LONGEST = 16 << 20
 
 Part: TypeAlias = "tuple[Fetch | RemoteFetch, Ints | None]"
 """Reads in flight, and the rows of their records. None: all rows."""
+
+DESCRIPTORS_OF_A_COPY = 2  # the copy and its map; the engine for local files opens the copy again
 
 OPENINGS = 3  # attempts to open an object that is being replaced
 
@@ -182,7 +185,8 @@ class RemoteSource:
                 answer = asked.result()
                 self._keep([answer], again=self._distrusted)
                 count = _copy(answer, memory, offset)
-                if offset + count == end:
+                # With a cache, the answer may have more bytes than anybody is going to read.
+                if offset + count == end or self._run(begin, end) == (True, end):
                     self._ahead.pop((begin, end), None)
                 return count
         return 0
@@ -202,7 +206,7 @@ class RemoteSource:
 
     def _until_known(self, begin: int, end: int) -> int:
         """Return how far the bytes from `begin` on are neither in memory nor in the cache."""
-        known = [at for at, _ in self._ahead if begin < at]
+        known = [at for at, _ in list(self._ahead) if begin < at]
         if self._last is not None and begin < self._last.begin:
             known.append(self._last.begin)
         return min([self._run(begin, end)[1], *known])
@@ -270,6 +274,11 @@ class RemoteSources:
         self.maps: list[Bytes] = []
         self._copies = Copies([source.copy for source in each])
 
+    @property
+    def copies(self) -> Copies:
+        """The copies of the objects in the cache."""
+        return self._copies
+
     def fetch(
         self, file: Ints | None, begin: Ints, end: Ints, slabs: SlabPool, *, checked: bool
     ) -> list[Part]:
@@ -323,11 +332,15 @@ class RemoteSources:
         self._copies = Copies([None for _ in self.each])
         return True
 
+    def traffic(self) -> dict[str, int]:
+        """Return counts of requests and of their bytes."""
+        link = self.link
+        return {"requests": link.sent, "repeated": link.repeated, "bytes": link.received}
+
     def stats(self) -> dict[str, Any]:
         """Return counts of requests, and the measurements that decide about the next ones."""
         link = self.link
-        return {
-            "requests": link.sent, "repeated": link.repeated, "bytes": link.received,
+        return self.traffic() | {
             "request_seconds": link.meter.latency, "bytes_per_second": link.meter.bandwidth,
             "gap": link.meter.gap, "cached_bytes": self._copies.bytes_there,
         }  # fmt: skip
@@ -345,6 +358,8 @@ class RemoteSources:
 def open_places(link: Link, places: Sequence[Place], cache: Cache | None = None) -> RemoteSources:
     """Open objects, all at once. The last one may have an index at its end."""
     guess = max(SMALLEST_GUESS, min(GUESS, GUESSES // len(places)))
+    if cache is not None:
+        allow_descriptors((DESCRIPTORS_EACH + DESCRIPTORS_OF_A_COPY) * len(places))
     copies = [None if cache is None else cache.newest(place) for place in places]
 
     last = len(places) - 1

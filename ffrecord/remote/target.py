@@ -56,7 +56,7 @@ class Target(Closing):
         self._is_folder = is_folder
         self._new = new or is_folder
         self._permit = permit
-        self._access = Access(options, writing=True)
+        self._access = Access(options)
         _refuse_protocol(url, options.fs)
         if not is_folder and url.endswith("/"):
             raise UrlError(f"{urls.shown(url)}: names a folder; name the file to write")
@@ -80,7 +80,10 @@ class Target(Closing):
             if not loop.wait(link.write(place, lambda: place.store.is_empty(place.key))):
                 what = "already has objects, and nothing is added to them; choose another name"
                 raise FileExistsError(errno.EEXIST, what, self.name)
-        elif self._new and loop.wait(sending.version(link, place)) is not None:
+            return
+        # Ask in any case: a wrong URL or wrong credentials show now, not after hours of work.
+        found = loop.wait(sending.version(link, place))
+        if self._new and found is not None:
             raise there_already(self.name, argument=self._permit)
 
     def upload(self, last: str | None = None, tell: Tell | None = None) -> None:
@@ -135,7 +138,7 @@ class Target(Closing):
 def exists(url: str) -> bool:
     """Return True if there is an object with this URL that a writer would replace."""
     _refuse_protocol(url, None)
-    access = Access(checked({}), writing=True)
+    access = Access(checked({}))
     return loop.wait(sending.version(access.link, access.place(url))) is not None
 
 

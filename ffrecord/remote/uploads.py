@@ -165,7 +165,7 @@ def abort(leftover: Leftover, storage_options: Mapping[str, Any] | None = None) 
             raise UploadError(leftover.name, what, None, 1)
         if facts.get("names") and facts.get("url"):
             options = {**facts.get("options", {}), **(storage_options or {})}
-            access = Access(checked({"storage_options": options}), writing=True)
+            access = Access(checked({"storage_options": options}))
             top = access.place(facts["url"])
             undo(access.link, placed(top, facts["names"]), facts.get("last"), facts["before"])
         staging = _staging(facts)

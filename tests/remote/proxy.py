@@ -29,16 +29,20 @@ Fault = Callable[[Request], "str | None"]
 """Returns the fault for a request, or None to answer rightly."""
 
 STATUSES = {"429": "Too Many Requests", "500": "Internal", "503": "Slow Down", "400": "Bad",
-            "403": "Forbidden"}  # fmt: skip
+            "403": "Forbidden", "501": "Not Implemented"}  # fmt: skip
 REPEATED = ("429", "500", "503", "reset", "short", "long", "lie", "shift", "garbage", "200")
 """Faults that an honest second answer repairs."""
 
 
 @dataclass(slots=True)
 class Proxy:
-    """The requests so far, and the faults to make."""
+    """The requests so far, and the faults to make.
 
-    url: str
+    The URL changes with every `reset`. So a late request of an earlier client, which a server may
+    get even after the client gave it up, is neither counted nor answered.
+    """
+
+    base: str
     requests: list[Request] = field(default_factory=list)
     fault: Fault = lambda request: None
     delay: float = 0.0
@@ -48,11 +52,24 @@ class Proxy:
     most: int = 0
     """Largest number of requests that were under way at once."""
     now: int = 0
+    turn: int = 0
+    is_held: bool = False
+    """Answer nothing for the time being."""
+
+    @property
+    def url(self) -> str:
+        return f"{self.base}{self.prefix}"
+
+    @property
+    def prefix(self) -> str:
+        return f"/turn-{self.turn}"
 
     def reset(self) -> None:
+        self.turn += 1
         self.requests.clear()
         self.gates.clear()
         self.fault, self.delay, self.most = (lambda request: None), 0.0, 0
+        self.is_held = False
 
     def ranges(self) -> list[str]:
         return [request.range for request in self.requests]
@@ -83,7 +100,7 @@ def proxy(upstream: str, port: int = 0) -> Iterator[Proxy]:
         return await asyncio.start_server(serve, "127.0.0.1", port)
 
     server = asyncio.run_coroutine_threadsafe(start(), loop).result()
-    running.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    running.base = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     try:
         yield running
     finally:
@@ -108,6 +125,9 @@ async def _serve(
     with contextlib.suppress(OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
         while True:
             head = await reader.readuntil(b"\r\n\r\n")
+            if f" {state.prefix}/".encode() not in head[: len(state.prefix) + 20]:
+                break
+            head = head.replace(state.prefix.encode(), b"", 1)
             request = _parsed(head, len(state.requests))
             body = await reader.readexactly(int(request.headers.get("content-length", 0)))
             state.requests.append(request)
@@ -116,6 +136,8 @@ async def _serve(
             try:
                 gate = next((gate for gate in state.gates if request.number < gate), 0)
                 while len(state.requests) < gate:
+                    await asyncio.sleep(0.005)
+                while state.is_held:
                     await asyncio.sleep(0.005)
                 await asyncio.sleep(state.delay)
                 alive = await _answer(state.fault(request), address, head, body, reader, writer)

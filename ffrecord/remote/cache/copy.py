@@ -13,6 +13,7 @@ Any number of threads may use a `Copy`, and so may a forked process.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import threading
@@ -59,10 +60,10 @@ class Copy:
     """The local copy of one version of an object."""
 
     def __init__(self, folder: CacheFolder, name: str, header: MapHeader) -> None:
-        self._fd = self._map_fd = -1
         self._folder = folder
         self.path = folder.file(name, COPY)
         self.header, self._fd, self._map_fd = folder.open_files(name, header)
+        self._descriptors = _Descriptors(self._fd, self._map_fd)
         self.usable = True
         self._writable = True
         self._lock = threading.Lock()
@@ -101,29 +102,26 @@ class Copy:
         """Return a mask of the ranges whose blocks are all there. No range is empty."""
         if not self.usable:
             return np.zeros(len(begin), bool)
-        first, last = begin // BLOCK, (end - 1) // BLOCK
-        if verified:
-            for each in np.unique(np.concatenate([first, last])).tolist():
-                self.verify(each * BLOCK, (each + 1) * BLOCK)
-        least = VERIFIED if verified else THERE
-        mask = self._reach(first, last, least)
-        if not mask.all() and self._look():
-            mask = self._reach(first, last, least)
-        return mask
-
-    def _reach(self, first: Ints, last: Ints, least: int) -> Mask:
-        """Return a mask of the runs of blocks that all have the state `least`, or a higher one."""
-        count = last - first + 1
+        first = begin // BLOCK
+        count = (end - 1) // BLOCK - first + 1
         starts = count.cumsum() - count
         blocks = np.repeat(first - starts, count) + np.arange(int(count.sum()))
+        mask = self._have(blocks, starts, verified)
+        if not mask.all() and self._look():
+            mask = self._have(blocks, starts, verified)
+        return mask
+
+    def _have(self, blocks: Ints, starts: Ints, verified: bool) -> Mask:
+        """Return a mask of the runs in `blocks`, which begin at `starts`, that are all there."""
+        if verified:
+            self._verify(np.unique(blocks))
+        least = VERIFIED if verified else THERE
         mask: Mask = np.minimum.reduceat(self._state[blocks], starts) >= least
         return mask
 
-    def verify(self, begin: int, end: int) -> None:
-        """Check the blocks of a range that this process has not checked yet. Drop damaged ones."""
-        first, last = begin // BLOCK, -(-min(end, self.size) // BLOCK)
-        unchecked = np.flatnonzero(self._state[first:last] == THERE) + first
-        for number in unchecked.tolist():
+    def _verify(self, numbers: Ints) -> None:
+        """Check those of these blocks that this process has not checked yet. Drop damaged ones."""
+        for number in numbers[self._state[numbers] == THERE].tolist():
             if self._is_right(number):
                 self._state[number] = VERIFIED
             else:
@@ -139,14 +137,15 @@ class Copy:
         self._whole = False
         self._write_entries(number, bytes(cachemap.ENTRY.itemsize))
 
-    def run(self, begin: int, end: int) -> tuple[bool, int]:
+    def run(self, begin: int, end: int, *, verified: bool = True) -> tuple[bool, int]:
         """Return whether the byte at `begin` is in a block that is there, and how far that holds.
 
-        Blocks are verified up to `end`. The second value is at most `end`.
+        Blocks are `verified` up to `end`. The second value is at most `end`.
         """
-        self.verify(begin, end)
         first, last = begin // BLOCK, -(-end // BLOCK)
-        there = self._state[first:last] == VERIFIED
+        if verified:
+            self._verify(np.arange(first, last))
+        there = self._state[first:last] >= (VERIFIED if verified else THERE)
         other = np.flatnonzero(there != there[0])
         return bool(there[0]), min(end, (first + int(other[0])) * BLOCK) if len(other) else end
 
@@ -216,7 +215,7 @@ class Copy:
 
         `again`: they are written in any case, because the bytes in the copy are wrong.
         """
-        if not (self.usable and self._writable):
+        if not (self.usable and self._writable) or self._folder.is_paused:
             return
         if again:
             with self._flushing:
@@ -233,7 +232,7 @@ class Copy:
                 for first, data in runs:
                     write_all(self._fd, data.data, first * BLOCK)
         except OSError as error:
-            self._writable = False
+            self._writable = isinstance(error, TimeoutError)
             trouble.warn(self._folder.path, error)
             return
         with self._lock:
@@ -319,10 +318,23 @@ class Copy:
         """Make new locks in a forked child: other threads of the parent may have held them."""
         self._lock, self._flushing = threading.Lock(), threading.Lock()
 
+
+@dataclass(frozen=True, slots=True)
+class _Descriptors:
+    """Descriptors that are closed with their owner, after all weak references to it have ended.
+
+    A `__del__` of the owner would run before that. Another thread could get hold of the owner then,
+    with descriptors that are closed.
+    """
+
+    fd: int
+    map_fd: int
+
     def __del__(self) -> None:
-        for fd in (self._fd, self._map_fd):
-            if fd >= 0:
-                os.close(fd)
+        with contextlib.suppress(OSError):
+            os.utime(self.map_fd)  # the time of the last use
+        os.close(self.fd)
+        os.close(self.map_fd)
 
 
 _copies: weakref.WeakSet[Copy] = weakref.WeakSet()

@@ -4,7 +4,7 @@ For each version of an object the folder has a map, `NAME.map`, and a sparse cop
 file `lock` keeps processes apart: files are made, written and dropped by one process at a time. It
 also has a count of the bytes in the folder, so that files need not be counted for each write. A
 process adds to the count before it writes. After a kill the count is therefore too high, never too
-low. It is made right when it reaches the bound.
+low. Each process makes it right when it starts, and again when it reaches the bound.
 
 A process that uses a copy has a shared lock on its map. Holes are punched only into copies that
 nobody uses, the longest unused first.
@@ -37,6 +37,9 @@ _ENDINGS = (MAP, COPY, NEW)
 LOCK_SECONDS = 10.0
 """Longest wait for another process. It holds the lock while it writes a few megabytes, so only a
 stopped process or a hanging disk takes as long."""
+
+PAUSE = 30.0
+"""Seconds without attempts to write, after one that found no room or no lock."""
 
 SHARE = 0.5
 """Share of the free space that a cache without a size may use. The rest is for others."""
@@ -82,7 +85,8 @@ class CacheFolder:
         self._lock = threading.RLock()
         self._depth = 0  # of nested `locked`
         self._fd = -1
-        self._full_until = 0.0  # time until which no room is looked for
+        self._counted = False  # by this process
+        self._paused_until = 0.0
         _folders.add(self)
 
     def make(self) -> None:
@@ -122,8 +126,9 @@ class CacheFolder:
         try:
             while not take(fd, self.path):
                 if time.monotonic() > deadline:
+                    self.pause()
                     raise TimeoutError(
-                        errno.ETIMEDOUT, "another process does not release the lock", self.path
+                        errno.ETIMEDOUT, "another process does not release its lock", self.path
                     )
                 time.sleep(pause)
                 pause = min(2 * pause, 0.02)
@@ -132,6 +137,15 @@ class CacheFolder:
             raise
         return fd
 
+    @property
+    def is_paused(self) -> bool:
+        """True while it is no use to write: the last attempt has found no room, or no lock."""
+        return time.monotonic() < self._paused_until
+
+    def pause(self) -> None:
+        """Do not write for a while. Each attempt would take as long as the last one."""
+        self._paused_until = time.monotonic() + PAUSE
+
     # ---- the bound -----------------------------------------------------------------------
 
     def reserve(self, size: int) -> bool:
@@ -139,8 +153,6 @@ class CacheFolder:
 
         Files that nobody uses are dropped to make room. The caller has the lock.
         """
-        if time.monotonic() < self._full_until:
-            return False
         used, bound = self._read_count(), self._limit()
         if used is None or used + size > bound:
             used = self._recount()
@@ -149,7 +161,7 @@ class CacheFolder:
                 used -= self._drop(used + size + min(bound // 32, 4 * STRIDE) - bound)
             if used + size > bound:
                 self._write_count(used)
-                self._full_until = time.monotonic() + 10
+                self.pause()
                 return False
         self._write_count(used + size)
         return True
@@ -293,7 +305,10 @@ class CacheFolder:
         """
         self.make()
         with self.locked():
-            self._full_until = 0.0  # other readers may have been closed
+            self._paused_until = 0.0  # other readers may have been closed
+            if not self._counted:
+                self._write_count(self._recount())
+                self._counted = True
             try:
                 return self._open(name, header)
             except (FileNotFoundError, DamagedMapError):

@@ -166,7 +166,7 @@ def output(*arguments: str | Path | bytes, cwd: Path | None = None) -> bytes:
 
 @contextlib.contextmanager
 def mounted(
-    archive: Path,
+    archive: Path | str,
     mountpoint: Path,
     options: str = "",
     *,
