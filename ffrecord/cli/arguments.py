@@ -26,6 +26,7 @@ CACHE_ACTIONS = ("ls", "rm", "verify")
 COLOURS = ("auto", "always", "never")
 ARCHIVE = "packed folder, or the folder of its shards"
 SOURCES_AND_TARGET = "SRC, DST"
+TASK_AND_PLAN = "K, PLAN"
 
 OTHER_COMMANDS = {
     "list": "ls", "dir": "ls", "t": "ls", "unpack": "extract", "x": "extract",
@@ -40,7 +41,7 @@ make one shard for each file."""
 
 
 class Command(NamedTuple):
-    """One subcommand. `more_paths` names the argument that also takes paths after options."""
+    """One subcommand. `more_paths` names the argument that takes paths after options, too."""
 
     help: str
     add_arguments: Callable[[argparse.ArgumentParser], None]
@@ -80,6 +81,8 @@ class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
         # argparse can only repeat one name: SRC [SRC ...].
         if action.metavar == SOURCES_AND_TARGET:
             return "SRC [SRC ...] DST"
+        if action.metavar == TASK_AND_PLAN:
+            return "[K] PLAN"
         return super()._format_args(action, default_metavar)
 
 
@@ -182,8 +185,10 @@ def _field_type(text: str) -> tuple[str, str]:
 
 
 def _pack(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("folder", metavar="FOLDER", help="folder to pack")
-    parser.add_argument("out", metavar="OUT",
+    # --task, --commit and --status take neither FOLDER nor OUT: the plan has them.
+    parser.usage = "%(prog)s [options] FOLDER OUT"
+    parser.add_argument("folder", nargs="?", metavar="FOLDER", help="folder to pack")
+    parser.add_argument("out", nargs="?", metavar="OUT",
         help="archive to write, or its URL; with --shard-size, a new folder for the shards",
     )  # fmt: skip
     parser.add_argument("--jobs", type=_count, metavar="N",
@@ -202,6 +207,16 @@ def _pack(parser: argparse.ArgumentParser) -> None:
     _add_flag(parser, "--no-legacy-index", what=what)
     what = "replace the file OUT if it exists, once the new archive is complete"
     _add_flag(parser, "--force", what=what)
+    parser.add_argument("--plan", metavar="PLAN",
+        help="write no archive, but a plan for many machines: one task for each shard")  # fmt: skip
+    parser.add_argument("--task", nargs="+", metavar=TASK_AND_PLAN,
+        help="write shard K of a plan; K/N: every Nth shard from K on; without K: the shard "
+        "$SLURM_ARRAY_TASK_ID",
+    )  # fmt: skip
+    parser.add_argument("--commit", metavar="PLAN",
+        help="publish the shards of a plan with their index, when all tasks are done")  # fmt: skip
+    parser.add_argument("--status", metavar="PLAN",
+        help="list the missing tasks of a plan, and files that cancelled jobs left")  # fmt: skip
     _add_json(parser)
     _add_no_progress(parser)
 
@@ -280,7 +295,11 @@ def _convert(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--codec", choices=CODECS, metavar="CODEC",
         help="compression of RecordIO: none, snappy or gzip")  # fmt: skip
     parser.add_argument("--shard-size", type=_size, metavar="SIZE",
-        help="write a folder of tar files of about this size, such as 1GB")  # fmt: skip
+        help="write a folder of tar files, or of shards of a packed folder, of about this size, "
+        "such as 1GB",
+    )  # fmt: skip
+    what = "write a folder with one shard for each SRC, for records and datasets"
+    _add_flag(parser, "--shard-per-source", what=what)
     _add_align(parser)
     what = "replace DST if it is an existing file; folders are never replaced"
     _add_flag(parser, "--force", what=what)
@@ -368,7 +387,11 @@ COMMANDS = {
             "ffrecord pack photos shards --shard-size 10GB",
             "ffrecord pack photos s3://bucket/photos.ffr    # made in $TMPDIR, then uploaded",
             "ffrecord pack photos aligned.ffr --align 512    # the kernel can serve it in place",
+            "ffrecord pack photos shared --shard-size 10GB --plan plan.json    # for a job array",
+            "ffrecord pack --task 0 plan.json    # on any machine",
+            "ffrecord pack --commit plan.json",
         ),
+        more_paths="out",
     ),
     "ls": Command(
         "list the files of a packed folder", _ls, (

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeAlias
 
+from ffrecord import processors
 from ffrecord.errors import FFRecordError
 from ffrecord.progress import bar
 from ffrecord.records.reader import STEP_BYTES, STEP_RECORDS, FileReader
@@ -21,7 +21,7 @@ def find_damage(reader: FileReader, shown: bool | None) -> Iterator[Damage]:
 
     Threads use all cores, because checksums release the GIL.
     """
-    cores = len(os.sched_getaffinity(0))
+    cores = processors.available()
     waiting: deque[tuple[int, Future[list[Damage]]]] = deque()
     with (
         ThreadPoolExecutor(cores) as pool,
