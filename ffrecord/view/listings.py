@@ -27,7 +27,7 @@ Numbers: TypeAlias = npt.NDArray[np.uint32]
 
 KEPT = 4  # listings in memory: the tree, the page, and the ones before
 STEP = 1 << 16  # names that a search looks at between two looks at the clock
-WILDCARDS = re.compile(r"[*?\[]")
+WILDCARDS = re.compile(r"[*?]|\[.+\]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class Listings:
         self._lock = Lock()
 
     def numbers(self, asked: Asked, go_on: Callable[[], bool] = lambda: True) -> Numbers:
-        """Return the entries of a listing. A search ends early if `go_on` returns False."""
+        """Return the entries of a listing. A search raises InterruptedError if `go_on` is False."""
         with self._lock:
             if asked in self._kept:
                 self._kept.move_to_end(asked)
@@ -184,7 +184,7 @@ def _search(
 
     for start in range(0, len(index.tables.entries), STEP):
         if not go_on():
-            return
+            raise InterruptedError
         numbers = np.arange(start, min(start + STEP, len(index.tables.entries)))
         names = Entries(index, numbers, numbers).names()
         hits = []

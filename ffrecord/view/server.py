@@ -43,7 +43,11 @@ class Server(Closing):
     ) -> None:
         self.opened = opened
         self._access = Access(new_token(), host, framed=framed)
-        self._http = _Listener((host, port), self._access, App(opened))
+        try:
+            self._http = _Listener((host, port), self._access, App(opened))
+        except OSError as error:
+            opened.close()
+            raise OSError(error.errno, error.strerror, f"{host}:{port}") from error
         self._thread: threading.Thread | None = None
 
     @property
@@ -112,6 +116,7 @@ class _Handler(BaseHTTPRequestHandler):
         """Answer a request that the base class cannot parse."""
         self.close_connection = True
         self.command = self.command or "GET"
+        self.request_version = self.protocol_version  # an answer to HTTP/0.9 would have no status
         self._send(answers.of_error(403 if code != 408 else code, "not allowed"))
 
     def _handle(self) -> None:

@@ -36,6 +36,8 @@ def short(type_: str, found: Found) -> dict[str, Any]:
                 "bytes": len(value)}  # fmt: skip
     if isinstance(value, np.ndarray):
         return {"text": _array_text(value)}
+    if isinstance(value, float):
+        return {"text": f"{value:.6g}"}
     return {"text": _text(value)[:SHORT]}
 
 

@@ -17,6 +17,7 @@ from PIL import Image
 
 MARK = "window.hacked"
 """Hostile contents set this variable if the browser ever runs them."""
+SVG = "http://www.w3.org/2000/svg"
 SCRIPT = f"<script>{MARK}=1;parent.postMessage('hacked','*')</script>"
 
 
@@ -115,8 +116,8 @@ _add("matrix.npy", "npy", lambda: npy(np.random.default_rng(0).normal(size=(4, 3
 _add("series.npy", "npy", lambda: npy(np.sin(np.arange(500) / 20)))
 _add("arrays.npz", "npz", lambda: npz(images=photo(6), labels=np.arange(10)))
 _add("pickled.npy", "npy", lambda: npy(np.array([{"a": 1}], object)))
-_add("tone.wav", "audio", lambda: sound())
-_add("page.pdf", "pdf", lambda: pdf())
+_add("tone.wav", "audio", sound)
+_add("page.pdf", "pdf", pdf)
 _add(
     "drawing.svg", "text", lambda: b'<svg xmlns="http://www.w3.org/2000/svg" width="9" height="9"/>'
 )
@@ -150,7 +151,7 @@ def zip_bomb() -> bytes:
 
 HOSTILE: dict[str, bytes] = {
     "evil.html": f"<html><body>{SCRIPT}<img src=x onerror={MARK}=1></body></html>".encode(),
-    "evil.svg": f'<svg xmlns="http://www.w3.org/2000/svg" onload="{MARK}=1">{SCRIPT}</svg>'.encode(),
+    "evil.svg": f'<svg xmlns="{SVG}" onload="{MARK}=1">{SCRIPT}</svg>'.encode(),
     "evil.xhtml": f'<html xmlns="http://www.w3.org/1999/xhtml">{SCRIPT}</html>'.encode(),
     "html-as.jpg": f"<html>{SCRIPT}</html>".encode(),
     "polyglot.gif": b"GIF89a/*"

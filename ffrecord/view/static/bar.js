@@ -19,7 +19,7 @@ export class Bar {
       autocomplete: "off", oninput: debounced(300, () => this.typed()), onkeydown: (event) => this.key(event),
     });
     this.problem = el("span", { class: "bad", role: "status" });
-    this.views = el("span");
+    this.views = el("span", { class: "views" });
     fill(box,
       about.kind === "folder" && button("menu", "Folders", drawer, { class: "drawer" }),
       this.crumbs, el("span", { class: "search" }, this.search, this.problem), this.views,

@@ -174,7 +174,8 @@ export class Browser {
     }
     if (row.start) return el("div", { class: "start" }, row.start);
     const end = this.name(row).split(".");
-    return el("div", { class: "kind" }, icon("file"), el("span", {}, end.length > 1 ? end.pop().slice(0, 6) : ""));
+    const kind = end.length > 1 && /^\w{1,6}$/.test(end.at(-1)) ? end.at(-1) : "";
+    return el("div", { class: "kind" }, icon("file"), el("span", {}, kind));
   }
 
   fillLine(made, row) {

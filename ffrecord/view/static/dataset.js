@@ -2,7 +2,7 @@
 
 import { ask, isAbort } from "./api.js";
 import { bars } from "./charts.js";
-import { counted, el, fill, icon, notice, number, short } from "./dom.js";
+import { counted, el, fill, human, icon, notice, number, short } from "./dom.js";
 import { Rows } from "./rows.js";
 import { Scroller } from "./scroller.js";
 import { current, go } from "./state.js";
@@ -32,6 +32,7 @@ export class Dataset {
     this.scroller?.close();
     this.scroller = null;
     this.control?.abort();
+    this.watch?.disconnect();
     this.thumbs.want([]);
   }
 
@@ -46,10 +47,16 @@ export class Dataset {
     this.inner.append(this.heads, this.list);
     const side = el("div", { class: "sideways" }, this.inner);
     fill(this.box, this.summary, side);
-    const widths = this.fields.map((field) => (field.image && !field.sequence ? "minmax(120px, 1fr)" : "minmax(170px, 1fr)"));
-    const template = `72px ${widths.join(" ")}`;
-    this.inner.style.setProperty("--columns", template);
-    this.inner.style.minWidth = `${72 + this.fields.length * 170}px`;
+    const widths = this.fields.map((field) => (field.image && !field.sequence ? 140 : 170));
+    const total = 72 + widths.reduce((sum, each) => sum + each, 0);
+    this.inner.style.minWidth = `${total + 16}px`;
+    // Pixels, because the heads and the rows are two boxes that must line up.
+    this.watch = new ResizeObserver(() => {
+      const scale = Math.max(1, (this.list.clientWidth - 72) / (total - 72));
+      const columns = widths.map((each) => `${Math.floor(each * scale)}px`);
+      this.inner.style.setProperty("--columns", `72px ${columns.join(" ")}`);
+    });
+    this.watch.observe(this.list);
     this.drawHeads();
     this.rows = new Rows(
       (offset, limit, signal) => ask("api/rows", { ...parameters, offset, limit }, { signal }),
@@ -103,7 +110,7 @@ export class Dataset {
     fill(this.heads, el("div", { class: "head" }, el("b", {}, "#")), this.fields.map((field) => {
       const column = this.columns.get(field.name);
       return el("div", { class: "head", data: { field: field.name } },
-        el("b", { title: field.name }, field.name), el("span", { class: "muted" }, field.type), this.distribution(field, column));
+        el("b", { title: field.name }, field.name), el("span", { class: "muted" }, field.type, column?.what && !["value", "label"].includes(column.what) && ` · ${column.what}`), this.distribution(field, column));
     }));
   }
 
@@ -121,7 +128,7 @@ export class Dataset {
     const labels = column.distinct !== undefined;
     const ends = labels && column.minimum === undefined
       ? [counted(column.distinct, "label"), column.others ? `${number(column.others)} in others` : ""]
-      : [short(column.minimum ?? 0), column.what === "value" ? "" : column.what, short(column.maximum ?? 0)];
+      : [column.minimum, column.maximum].map((end) => (column.what === "stored bytes" ? human(end ?? 0) : short(end ?? 0)));
     const lost = column.unread ? el("div", { class: "bad" }, icon("damaged"), `${number(column.unread)} damaged`) : null;
     return el("div", { class: "chart" }, bars(items, { label: `Distribution of ${field.name}` }),
       el("div", { class: "ends" }, ends.map((end) => el("span", {}, end))), lost);

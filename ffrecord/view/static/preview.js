@@ -76,7 +76,7 @@ export class Preview {
   draw(facts) {
     const state = current();
     const choices = [["", facts.kind], ["text", "text"], ["hex", "hex"]]
-      .filter(([as, name]) => as !== name && !(as && name === facts.kind));
+      .filter(([as, name]) => !as || name !== facts.kind);
     if (facts.size) {
       fill(this.kinds, choices.map(([as, name]) => el("button", {
         type: "button", "aria-pressed": String((state.as || "") === as), onclick: () => go({ as }, { replace: true }),
