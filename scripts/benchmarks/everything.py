@@ -1,4 +1,4 @@
-"""Run all benchmarks except disks and compare, and write the tables of the documentation.
+"""Run all benchmarks except disks, compare and view, and write the tables of the documentation.
 
 Data that exists from an earlier run is used again.
 """
@@ -21,6 +21,7 @@ from . import (
     profile_read,
     read,
     rounds,
+    view,
 )
 from .benchmark import OUTPUTS, Benchmark, add_common_options, outputs
 
@@ -30,8 +31,9 @@ if TYPE_CHECKING:
 BENCHMARKS = tuple(
     module.BENCHMARK for module in (read, pack, folder, mount, loader, dataset, profile_read)
 )
-APART = (disks.BENCHMARK, compare.BENCHMARK)
-"""Benchmarks that `all` leaves out: one changes the machine's settings, one needs arguments."""
+APART = (disks.BENCHMARK, compare.BENCHMARK, view.BENCHMARK)
+"""Benchmarks that `all` leaves out: one changes the machine's settings, one needs arguments, and
+one needs a browser."""
 REPEATS = 3
 """Repeats that fit into half an hour on two cores. Odd, so that a median is a measurement."""
 QUICK_REPEATS = 1
@@ -42,7 +44,9 @@ def add_commands(commands: Commands) -> None:
     for benchmark in (*BENCHMARKS, *APART):
         benchmark.add_command(commands)
     parser = commands.add_parser(
-        "all", help="run all benchmarks except disks and compare, then pages", description=__doc__
+        "all",
+        help="run all benchmarks except disks, compare and view, then pages",
+        description=__doc__,
     )
     add_common_options(parser, "small amounts, 1 repeat: shows only that everything works")
     parser.set_defaults(run=run)

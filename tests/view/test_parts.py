@@ -224,9 +224,9 @@ class Pictures:
 
 def test_thumbnails_that_are_scrolled_away_are_not_made() -> None:
     contents = Pictures(10)
-    thumbnails = Thumbnails(contents)  # type: ignore[arg-type]
+    thumbnails = Thumbnails(contents)
     keys = [str(number) for number in range(10)]
-    made = []
+    made: list[str] = []
     for each in thumbnails.make(keys, lambda: len(made) < 3):
         made.append(each.key)
     assert made == ["0", "1", "2"]

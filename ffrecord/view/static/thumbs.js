@@ -49,29 +49,31 @@ export class Thumbs {
     this.launch();
   }
 
+  // Frames: the lengths of a key, a media type and the data, and then these three.
   async take(reader, flight) {
     let bytes = new Uint8Array(0);
     const text = new TextDecoder();
     for (;;) {
       const { done, value } = await reader.read();
       if (done) break;
-      const joined = new Uint8Array(bytes.length + value.length);
-      joined.set(bytes);
-      joined.set(value, bytes.length);
-      bytes = joined;
-      for (;;) {
-        if (bytes.length < 12) break;
-        const view = new DataView(bytes.buffer, bytes.byteOffset);
-        const [a, b, c] = [view.getUint32(0, true), view.getUint32(4, true), view.getUint32(8, true)];
-        if (bytes.length < 12 + a + b + c) break;
-        const key = text.decode(bytes.subarray(12, 12 + a));
-        const type = text.decode(bytes.subarray(12 + a, 12 + a + b));
-        const data = bytes.slice(12 + a + b, 12 + a + b + c);
-        bytes = bytes.slice(12 + a + b + c);
+      const rest = bytes;
+      bytes = new Uint8Array(rest.length + value.length);
+      bytes.set(rest);
+      bytes.set(value, rest.length);
+      let at = 0;
+      while (bytes.length - at >= 12) {
+        const view = new DataView(bytes.buffer, at);
+        const ends = [12, 0, 0, 0];
+        for (const part of [0, 1, 2]) ends[part + 1] = ends[part] + view.getUint32(4 * part, true);
+        if (bytes.length - at < ends[3]) break;
+        const part = (number) => bytes.subarray(at + ends[number], at + ends[number + 1]);
+        const key = text.decode(part(0));
+        const type = text.decode(part(1));
         flight.keys.delete(key);
-        this.keep(key, type ? { url: URL.createObjectURL(new Blob([data], { type })) }
-          : { problem: text.decode(data) });
+        this.keep(key, type ? { url: URL.createObjectURL(new Blob([part(2)], { type })) } : { problem: text.decode(part(2)) });
+        at += ends[3];
       }
+      bytes = bytes.subarray(at);
     }
     for (const key of flight.keys) this.keep(key, { problem: "no thumbnail" });
   }
