@@ -27,7 +27,7 @@ from ffrecord.view.kinds import PICTURES, SNIFFED, extension, media_type
 from ffrecord.view.listings import Asked
 from ffrecord.view.opening import Opened
 from ffrecord.view.requests import BadRequest, Request, asked_range
-from ffrecord.view.thumbnails import Thumbnail
+from ffrecord.view.thumbnails import SIDES, Thumbnail
 
 MOST_ROWS = 500  # of a listing in one answer
 MOST_THUMBNAILS = 100
@@ -129,7 +129,8 @@ class App:
         shown = self._opened.shown
         for key in keys:
             shown.item(key)  # a wrong key must fail before the answer begins
-        made = self._opened.thumbnails.make(keys, request.go_on)
+        side = SIDES[request.has("fine")]
+        made = self._opened.thumbnails.make(keys, side, request.go_on)
         return Answer(200, answers.BYTES, _framed(made))
 
     def _preview(self, request: Request) -> Answer:

@@ -21,6 +21,9 @@ FORMATS = ("PNG", "JPEG", "GIF", "WEBP", "BMP", "AVIF", "TIFF", "PPM")
 MOST_PIXELS = 64_000_000  # 200 MB in memory, for one picture at a time
 LARGE = 8_000_000  # pixels from which pictures are decoded one at a time
 LARGEST_PREVIEW = 2048  # pixels of the longer side of a converted picture
+SMALL_BYTES = 16 << 10  # of a picture that is its own thumbnail
+PASSED_ON = {"JPEG": "image/jpeg", "PNG": "image/png", "WEBP": "image/webp"}
+PLAIN = ("RGB", "L", "RGBA", "LA", "P")
 _one_at_a_time = threading.Lock()
 
 
@@ -37,6 +40,9 @@ def size_of(data: Any) -> dict[str, Any]:
 def thumbnail(data: Any, side: int) -> tuple[str, bytes]:
     """Return a picture of at most `side` pixels on each side: its media type and its bytes."""
     with _opened(data) as picture:
+        small = max(picture.size) <= 2 * side and len(data) <= SMALL_BYTES
+        if small and picture.format in PASSED_ON and picture.mode in PLAIN:
+            return PASSED_ON[picture.format], bytes(data)
         picture.draft("RGB", (side, side))  # JPEG: decode only as much as is needed
         return _small(picture, side)
 

@@ -17,7 +17,9 @@ from ffrecord.errors import FFRecordError
 from ffrecord.view.contents import Contents, Found, message
 from ffrecord.view.pictures import thumbnail
 
-SIDE = 256  # pixels: sharp on screens with two pixels to a point, in cells of 128 points
+SIDES = (160, 320)
+"""Pixels of the longer side, for screens with one and two pixels to a point. Not 256 for all: a
+JPEG can be decoded at a half, a quarter or an eighth of its size, and often 160 allows one more."""
 KEPT_BYTES = 24 << 20  # about 2,000 thumbnails
 BATCH_BYTES = 8 << 20  # bytes of files that are read at once
 LARGEST = 64 << 20  # larger files get no thumbnail
@@ -38,15 +40,20 @@ class Thumbnails:
     def __init__(self, contents: Contents) -> None:
         self._contents = contents
         self._pool = ThreadPoolExecutor(len(os.sched_getaffinity(0)), "thumbnails")
-        self._kept: OrderedDict[str, Thumbnail] = OrderedDict()
+        self._kept: OrderedDict[tuple[str, int], Thumbnail] = OrderedDict()
         self._kept_bytes = 0
         self._lock = Lock()
 
-    def make(self, keys: Sequence[str], go_on: Callable[[], bool]) -> Iterator[Thumbnail]:
-        """Yield the thumbnails of some items, in that order, until `go_on` returns False."""
+    def make(
+        self, keys: Sequence[str], side: int, go_on: Callable[[], bool]
+    ) -> Iterator[Thumbnail]:
+        """Yield the thumbnails of some items, until `go_on` returns False.
+
+        Those that are kept in memory come first.
+        """
         due = []
         for key in keys:
-            kept = self._find(key)
+            kept = self._find(key, side)
             if kept is not None:
                 yield kept
             elif self._contents.item(key).size > LARGEST:
@@ -58,7 +65,8 @@ class Thumbnails:
                 return
             found = self._contents.whole(batch)
             made = [
-                self._pool.submit(_made, key, each) for key, each in zip(batch, found, strict=True)
+                self._pool.submit(_made, key, each, side)
+                for key, each in zip(batch, found, strict=True)
             ]
             for future in made:
                 if not go_on():
@@ -66,7 +74,7 @@ class Thumbnails:
                         each.cancel()
                     return
                 result = future.result()
-                self._keep(result)
+                self._keep(result, side)
                 yield result
 
     def close(self) -> None:
@@ -85,27 +93,27 @@ class Thumbnails:
         if batch:
             yield batch
 
-    def _find(self, key: str) -> Thumbnail | None:
+    def _find(self, key: str, side: int) -> Thumbnail | None:
         with self._lock:
-            if key in self._kept:
-                self._kept.move_to_end(key)
-            return self._kept.get(key)
+            if (key, side) in self._kept:
+                self._kept.move_to_end((key, side))
+            return self._kept.get((key, side))
 
-    def _keep(self, made: Thumbnail) -> None:
+    def _keep(self, made: Thumbnail, side: int) -> None:
         with self._lock:
-            if made.key in self._kept:
+            if (made.key, side) in self._kept:
                 return
-            self._kept[made.key] = made
+            self._kept[made.key, side] = made
             self._kept_bytes += len(made.data)
             while self._kept_bytes > KEPT_BYTES:
                 _, old = self._kept.popitem(last=False)
                 self._kept_bytes -= len(old.data)
 
 
-def _made(key: str, found: Found) -> Thumbnail:
+def _made(key: str, found: Found, side: int) -> Thumbnail:
     try:
         if isinstance(found, FFRecordError):
             raise found
-        return Thumbnail(key, *thumbnail(found, SIDE))
+        return Thumbnail(key, *thumbnail(found, side))
     except (FFRecordError, ValueError) as error:
         return Thumbnail(key, "", message(error).encode("utf-8", "replace"))

@@ -11,7 +11,7 @@ from typing import Any
 from . import memory
 
 PATIENCE = 120.0  # seconds
-WINDOW = {"width": 2560, "height": 2400}
+WINDOW: Any = {"width": 2560, "height": 2400}
 THUMBNAILS = 200
 SHORTEST = 50.0  # milliseconds: browsers report no shorter tasks
 STEP = 600  # pixels of a small step: a turn of a mouse wheel

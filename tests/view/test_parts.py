@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -217,7 +218,7 @@ class Pictures:
     def part(self, key: str, offset: int, length: int) -> ffrecord.aliases.Bytes:
         return self.data[int(key)][offset : offset + length]
 
-    def whole(self, keys: list[str]) -> list[Found]:  # type: ignore[override]
+    def whole(self, keys: Sequence[str]) -> list[Found]:
         self.read += keys
         return [self.data[int(key)] for key in keys]
 
@@ -227,11 +228,11 @@ def test_thumbnails_that_are_scrolled_away_are_not_made() -> None:
     thumbnails = Thumbnails(contents)
     keys = [str(number) for number in range(10)]
     made: list[str] = []
-    for each in thumbnails.make(keys, lambda: len(made) < 3):
+    for each in thumbnails.make(keys, 160, lambda: len(made) < 3):
         made.append(each.key)
     assert made == ["0", "1", "2"]
     assert len(contents.read) <= 4
-    again = [each.key for each in thumbnails.make(keys, awaited)]
+    again = [each.key for each in thumbnails.make(keys, 160, awaited)]
     assert sorted(again) == sorted(keys)
     assert contents.read.count("0") == 1  # kept
     thumbnails.close()

@@ -1,13 +1,13 @@
-// Bytes of a file of any size, 16 in a line, loaded as they are scrolled to.
+// Bytes of a file of any size, 8 or 16 in a line, loaded as they are scrolled to.
 
 import { isAbort, request } from "./api.js";
 import { el } from "./dom.js";
 import { Scroller } from "./scroller.js";
 
-const width = 16;
 const page = 16 << 10; // bytes of a request
 
 export function hex(box, key, size) {
+  const width = box.clientWidth < 500 ? 8 : 16; // bytes of a line
   const pages = new Map();
   const loading = new Set();
   const digits = Math.max(8, size.toString(16).length);
@@ -19,7 +19,7 @@ export function hex(box, key, size) {
     if (!bytes) return el("div", { class: "hexline" }, el("span", { class: "muted" }, at));
     const pairs = Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0"));
     const letters = Array.from(bytes, (byte) => (byte > 31 && byte < 127 ? String.fromCharCode(byte) : "·")).join("");
-    const left = `${pairs.slice(0, 8).join(" ")}  ${pairs.slice(8).join(" ")}`.padEnd(width * 3);
+    const left = `${pairs.slice(0, 8).join(" ")}  ${pairs.slice(8).join(" ")}`.trimEnd().padEnd(width * 3);
     return el("div", { class: "hexline" }, el("span", { class: "muted" }, at), el("span", {}, left), el("span", { class: "letters" }, letters));
   };
 

@@ -4,6 +4,7 @@ import { request, isAbort } from "./api.js";
 
 const batch = 24; // thumbnails of a request
 const atOnce = 3; // requests in flight; the browser has six connections in all
+const fine = devicePixelRatio > 1;
 const kept = 1500; // pictures in memory
 
 export class Thumbs {
@@ -40,7 +41,7 @@ export class Thumbs {
     this.flying.add(flight);
     try {
       const options = { signal: flight.control.signal };
-      const answer = await request("api/thumbs", { keys: keys.join(",") }, options);
+      const answer = await request("api/thumbs", { keys: keys.join(","), fine }, options);
       await this.take(answer.body.getReader(), flight);
     } catch (error) {
       if (!isAbort(error)) for (const key of flight.keys) this.keep(key, { problem: error.message });
