@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import sys
 
-from ffrecord.terminal import printable
+from ffrecord.terminal import note
 from ffrecord.view.opening import open_path
 from ffrecord.view.server import Server
 
@@ -15,7 +14,7 @@ def run(options: argparse.Namespace) -> int:
     with Server(open_path(options.file), options.host, options.port) as server:
         # The URL alone is on standard output, for scripts.
         print(server.url, flush=True)
-        print(printable(f"showing {server.opened.path}; press Ctrl-C to stop"), file=sys.stderr)
+        note(f"showing {server.opened.path}; press Ctrl-C to stop")
         if options.open:
             import webbrowser
 

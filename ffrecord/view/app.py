@@ -80,6 +80,8 @@ class App:
             return answers.of_error(404, message(error))
         except ValueError as error:
             return answers.of_error(422, message(error))
+        except Exception as error:  # hostile contents may make a decoder fail in any way
+            return answers.of_error(500, f"cannot be shown: {type(error).__name__}: {error}")
 
     # ---- listings ------------------------------------------------------------------------
 

@@ -24,6 +24,7 @@ from ffrecord.view.opening import Opened
 from ffrecord.view.requests import BadRequest, Request, parse_target
 
 LOOPBACK = "127.0.0.1"
+EVERYWHERE = ("0.0.0.0", "::")  # addresses that stand for all of this machine
 PATIENCE = 120.0  # seconds after which an idle connection is closed
 METHODS = ("GET", "HEAD", "POST")
 
@@ -42,7 +43,8 @@ class Server(Closing):
         self, opened: Opened, host: str = LOOPBACK, port: int = 0, *, framed: bool = False
     ) -> None:
         self.opened = opened
-        self._access = Access(new_token(), host, framed=framed)
+        self._name = socket.gethostname() if host in EVERYWHERE else host
+        self._access = Access(new_token(), self._name, framed=framed)
         try:
             self._http = _Listener((host, port), self._access, App(opened))
         except OSError as error:
@@ -53,10 +55,7 @@ class Server(Closing):
     @property
     def url(self) -> str:
         """The URL of the page, with the token."""
-        host, port = self._http.server_address[:2]
-        name = host.decode() if isinstance(host, bytes) else str(host)
-        if name in ("0.0.0.0", "::"):
-            name = socket.gethostname()
+        name, port = self._name, self._http.server_address[1]
         return f"http://{f'[{name}]' if ':' in name else name}:{port}/{self._access.token}/"
 
     def serve(self) -> None:

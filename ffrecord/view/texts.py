@@ -77,10 +77,12 @@ def _parsed(source: str) -> Any:
         exact = len(digits) < 17 and abs(int(digits)) < EXACT
         return int(digits) if exact else {"$number": digits}
 
-    return json.loads(
+    parsed = json.loads(
         source, parse_int=integer, parse_constant=lambda word: {"$number": word},
         parse_float=lambda digits: {"$number": digits},
     )  # fmt: skip
+    json.dumps(parsed)  # the answer must be able to hold it: the encoder has a lower limit of depth
+    return parsed
 
 
 def _reason(error: Exception) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
@@ -54,16 +55,29 @@ def look(file: str, folder: str, pictures: bool, steps: int) -> dict[str, float]
                 _wait(page, "seen.thumbnails" if pictures else "seen.first")
                 seen = page.evaluate("seen")
                 page.evaluate("longest = 0")
+                browser.start_tracing(page=page, categories=["toplevel"])
                 _scroll(page, steps)
                 blocked = max(SHORTEST, page.evaluate("longest"))
+                busy = _longest_task(json.loads(browser.stop_tracing())["traceEvents"])
                 browser.close()
             values = {
-                "first_ms": seen["first"], "blocked_ms": blocked,
+                "first_ms": seen["first"], "blocked_ms": blocked, "busy_ms": busy,
                 "server_mb": memory.proportional(server.pid) / 1e6,
             }  # fmt: skip
             return {**values, "thumbnails_ms": seen["thumbnails"]} if pictures else values
         finally:
             server.kill()
+
+
+def _longest_task(events: list[dict[str, Any]]) -> float:
+    """Return the most processor time, in milliseconds, of a task of the page's main thread."""
+    main = {
+        (each["pid"], each["tid"])
+        for each in events
+        if each["name"] == "thread_name" and each["args"]["name"] == "CrRendererMain"
+    }
+    tasks = (each for each in events if (each["pid"], each["tid"]) in main)
+    return max((each.get("tdur", 0) / 1000 for each in tasks), default=0.0)
 
 
 def _scroll(page: Any, steps: int) -> None:

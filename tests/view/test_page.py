@@ -63,7 +63,7 @@ def test_thumbnails_appear_and_damage_is_shown(tab: Tab) -> None:
     assert DAMAGED in said
     assert "checksum" in said
     tab.page.keyboard.press("ArrowRight")  # the page goes on
-    tab.see("#preview h2", "photos/0008.jpg")
+    tab.see("#preview h2[title='photos/0008.jpg']")
     tab.until("document.querySelector('#preview img')?.naturalWidth === 160")
 
 
@@ -152,7 +152,7 @@ def test_enter_jumps_to_a_path(tab: Tab) -> None:
     tab.see("#main .item", "kinds")
     tab.page.locator("input[type=search]").fill("photos/0030.jpg")
     tab.page.keyboard.press("Enter")
-    tab.see("#preview h2", "photos/0030.jpg")
+    tab.see("#preview h2[title='photos/0030.jpg']")
     tab.see("#main .item.chosen", "0030.jpg")
 
 

@@ -18,6 +18,7 @@ import pytest
 
 import ffrecord
 from ffrecord.format.index import LEGACY_MAGIC
+from ffrecord.view.opening import open_path
 from ffrecord.view.server import Server
 from tests.remote.servers import nginx
 from tests.support import archives, handmade
@@ -303,6 +304,28 @@ def test_a_bomb_is_refused_before_it_is_decoded(client: Client) -> None:
     facts = client.ask(f"api/member?key={array}&member=0")
     assert facts["shape"] == [1 << 30]
     assert facts["whole"] is False
+
+
+@pytest.mark.parametrize("depth", [10, 300, 900, 990, 2_000, 200_000])
+def test_nested_json_of_any_depth_is_answered(tmp_path: Path, depth: int) -> None:
+    (tmp_path / "tree").mkdir()
+    (tmp_path / "tree/deep.json").write_bytes(b"[" * depth + b"]" * depth)
+    archives.pack(tmp_path / "tree", tmp_path / "t.ffr")
+    with browsers.served(tmp_path / "t.ffr") as server:
+        status, _, body = Client(server).get("api/preview?key=0")
+    assert status == 200
+    facts = json.loads(body)
+    assert ("tree" in facts) != ("nested too deeply" in facts.get("error", ""))
+
+
+def test_a_server_for_the_network_is_reached_by_the_name_of_the_machine(archive: Path) -> None:
+    with Server(open_path(archive), "0.0.0.0") as server:
+        server.start()
+        client = Client(server)
+        assert client.host.startswith(socket.gethostname())
+        client.address = "127.0.0.1", client.address[1]
+        assert client.send(f"/{client.token}/api/about")[0] == 200
+        assert client.send(f"/{client.token}/api/about", host="evil.example")[0] == 403
 
 
 # ---- other archives ------------------------------------------------------------------------

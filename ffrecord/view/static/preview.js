@@ -64,7 +64,7 @@ export class Preview {
 
   head(key, title) {
     return el("div", { class: "preview-head" },
-      el("h2", { title }, title),
+      el("h2", { title }, title.split("/").pop()),
       this.kinds,
       this.step && button("left", "Previous (←)", () => this.step(-1)),
       this.step && button("right", "Next (→)", () => this.step(1)),
