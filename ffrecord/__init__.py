@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 # isort: off
 from ffrecord.errors import (
-    AppendError, BadRecordWarning, BusyError, ChangedError, ChangedWarning, ClosedError,
-    ConversionError, CountError, DamagedSourceError, DatasetError, DecodeError, EncodeError,
-    FFRecordError, HeaderChecksumError, IndexChecksumError, IndexStructureError, LegacyFileWarning,
+    AppendError, BadRecordWarning, BusyError, CacheWarning, ChangedError, ChangedWarning,
+    ClosedError, ConversionError, CountError, DamagedSourceError, DatasetError, DecodeError,
+    EncodeError, FFRecordError, HeaderChecksumError, IndexChecksumError, IndexStructureError,
+    LegacyFileWarning,
     MissingFolderError, MissingPackageError, MissingShardWarning, NoRoomError, NotFFRecordError,
-    NotPackedFolderError, ReadFailedError, RemoteError, ReplacedLoaderWarning, SampleChecksumError,
-    SkippedWarning, SpecError, StateError, StructureError, TimedOutError, TruncatedError,
-    UnclosedWarning, UnfinishedError, UrlError, WriteFailedError,
+    NotPackedFolderError, ReadFailedError, RemoteError, RemoteShuffleWarning,
+    ReplacedLoaderWarning, SampleChecksumError, SkippedWarning, SpecError, StateError,
+    StructureError, TimedOutError, TruncatedError, UnclosedWarning, UnfinishedError,
+    UploadError, UrlError, WriteFailedError,
 )  # fmt: skip
 from ffrecord.version import __version__
 # isort: on
@@ -37,18 +39,19 @@ if TYPE_CHECKING:
     from ffrecord.records.writer import FileWriter
 
 __all__ = [
-    "AppendError", "BadRecordWarning", "BusyError", "ChangedError", "ChangedWarning",
-    "ClosedError", "ConversionError", "CountError", "DamagedSourceError", "DatasetError",
-    "DatasetReader", "DatasetWriter", "DecodeError", "EncodeError", "FFRecordError",
+    "AppendError", "BadRecordWarning", "BusyError", "CacheWarning", "ChangedError",
+    "ChangedWarning", "ClosedError", "ConversionError", "CountError", "DamagedSourceError",
+    "DatasetError", "DatasetReader", "DatasetWriter", "DecodeError", "EncodeError", "FFRecordError",
     "FileReader", "FileWriter", "HeaderChecksumError", "IndexChecksumError",
     "IndexStructureError", "Interleave", "LegacyFileWarning", "MissingFolderError",
     "MissingPackageError", "MissingShardWarning", "Mix", "NoRoomError", "NotFFRecordError",
     "NotPackedFolderError", "PackReport", "PackedFolder", "ReadFailedError", "RemoteError",
-    "ReplacedLoaderWarning", "SalvageReport", "SampleChecksumError", "ShardedDatasetReader",
-    "ShardedDatasetWriter", "SkippedWarning", "SpecError", "StateError", "StructureError",
-    "TimedOutError", "Transform", "TruncatedError", "UnclosedWarning", "UnfinishedError",
-    "UrlError", "WriteFailedError", "__version__", "checkFsAlign", "decoders", "encoders",
-    "pack_folder", "packing_bar", "salvage_file", "view_decoder", "write_dataset",
+    "RemoteShuffleWarning", "ReplacedLoaderWarning", "SalvageReport", "SampleChecksumError",
+    "ShardedDatasetReader", "ShardedDatasetWriter", "SkippedWarning", "SpecError", "StateError",
+    "StructureError", "TimedOutError", "Transform", "TruncatedError", "UnclosedWarning",
+    "UnfinishedError", "UploadError", "UrlError", "WriteFailedError", "__version__", "checkFsAlign",
+    "decoders", "encoders", "pack_folder", "packing_bar", "salvage_file", "view_decoder",
+    "write_dataset",
 ]  # fmt: skip
 
 # These names are loaded on first use. A command or a worker process that needs one part does not

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from ffrecord.errors import (
+    CacheWarning,
     ChangedWarning,
     FFRecordError,
     LegacyFileWarning,
@@ -104,7 +105,7 @@ def prepare_output(program: str) -> None:
             setattr(sys, name, _text(kind(number, "wb", closefd=False), encoding, lines))
         elif isinstance(stream, io.TextIOWrapper) and stream.errors != "backslashreplace":
             stream.reconfigure(errors="backslashreplace")
-    for warning in (LegacyFileWarning, ChangedWarning, SkippedWarning):
+    for warning in (LegacyFileWarning, ChangedWarning, SkippedWarning, CacheWarning):
         warnings.simplefilter("always", warning)
     # An interrupted command may drop a writer. Its user can do nothing about that.
     warnings.simplefilter("ignore", UnclosedWarning)

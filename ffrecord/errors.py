@@ -195,6 +195,24 @@ class WriteFailedError(_SystemCallError, FFRecordError):
         return f"{self.filename}: writing failed: {self.strerror}"
 
 
+class UploadError(WriteFailedError):
+    """A file could not be written over the network. Nothing of it is visible there."""
+
+    exit_code = 40
+    advice = "check the URL, the server and your rights, or try again later"
+
+    def __init__(self, url: str, what: str, status: int | None, attempts: int) -> None:
+        super().__init__(url, errno.EIO)
+        self.what = what
+        self.status = status
+        """Status of HTTP in the last answer; None if there was no answer."""
+        self.attempts = attempts
+
+    def __str__(self) -> str:
+        times = "" if self.attempts == 1 else f" {self.attempts} times"
+        return f"{self.filename}: writing failed{times}: {self.what}"
+
+
 class MissingFolderError(_SystemCallError, FileNotFoundError, FFRecordError):
     """The parent folder of a new file or folder does not exist."""
 
@@ -298,11 +316,19 @@ class ReplacedLoaderWarning(UserWarning):
     """Another package replaced our loader by a torch DataLoader without our options."""
 
 
+class RemoteShuffleWarning(UserWarning):
+    """Remote files are read in random order, which costs one request for each sample."""
+
+
 class UnclosedWarning(UserWarning):
     """A writer was never closed, so its file or dataset does not exist under its name.
 
     Not a `ResourceWarning`: Python does not show those by default, and data is lost here.
     """
+
+
+class CacheWarning(UserWarning):
+    """A cache of remote objects cannot be used, or not as expected. Reading goes on without it."""
 
 
 class DatasetError(FFRecordError, ValueError):

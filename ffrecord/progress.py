@@ -7,7 +7,9 @@ And importing tqdm takes 25 ms, which is much for a short command.
 
 from __future__ import annotations
 
+import contextlib
 import sys
+from collections.abc import Callable, Iterator
 from typing import Any
 
 
@@ -21,6 +23,22 @@ def bar(*, shown: bool | None, **options: Any) -> Any:
     from tqdm import tqdm
 
     return tqdm(**options)
+
+
+@contextlib.contextmanager
+def sending_bar(*, shown: bool | None) -> Iterator[Callable[[int, int], None]]:
+    """Draw the progress of an upload. Yield the function for the bytes sent, and all of them."""
+    drawn: Any = None
+    with contextlib.ExitStack() as stack:
+
+        def tell(sent: int, total: int) -> None:
+            nonlocal drawn
+            if drawn is None:
+                made = bar(shown=shown, total=total, unit="B", unit_scale=True, desc="uploading")
+                drawn = stack.enter_context(made)
+            drawn.update(sent - drawn.n)
+
+        yield tell
 
 
 class _Nothing:

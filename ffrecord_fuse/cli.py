@@ -10,12 +10,13 @@ import contextlib
 import errno
 import os
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ffrecord.command import run_command
 from ffrecord.errors import FFRecordError
+from ffrecord.remote.urls import is_url, shown
 from ffrecord.terminal import Parser, note
 from ffrecord.text import Advised, for_shell
 from ffrecord.version import __version__
@@ -28,18 +29,30 @@ if TYPE_CHECKING:
 PROGRAM = "ffrecord-fuse"
 EXAMPLES = """examples:
   ffrecord-fuse photos.ffr mounted
-  mount -t fuse.ffrecord-fuse photos.ffr mounted -o noexec,workers=2"""
+  mount -t fuse.ffrecord-fuse photos.ffr mounted -o noexec,workers=2
+  ffrecord-fuse s3://bucket/photos.ffr mounted"""
 
 
-def main(arguments: Sequence[str] | None = None, caller: Caller | None = None) -> int:
-    """Run the command line and return the exit code. The mount ends with the `caller`, if given."""
+def main(
+    arguments: Sequence[str] | None = None, caller: Caller | None = None,
+    secret: Mapping[str, Any] | None = None,
+) -> int:  # fmt: skip
+    """Run the command line and return the exit code. The mount ends with the `caller`, if given.
+
+    `secret` has what a caller does not show in the list of processes: `url`, the whole URL of the
+    archive, and `storage_options` for it.
+    """
     told = for_shell if caller is None else str  # a caller is a Python program, not a shell
-    return run_command(lambda: _run(_parse(arguments), caller), PROGRAM, told)
+    return run_command(lambda: _run(_parse(arguments), caller, secret or {}), PROGRAM, told)
 
 
-def _run(given: argparse.Namespace, caller: Caller | None) -> int:
+def _run(given: argparse.Namespace, caller: Caller | None, secret: Mapping[str, Any]) -> int:
+    given.archive = secret.get("url", given.archive)
     with contextlib.nullcontext() if caller is None else caller.folder():
-        return run(given, caller, program=PROGRAM, by_mount8=caller is None)
+        return run(
+            given, caller, program=PROGRAM, by_mount8=caller is None,
+            storage_options=secret.get("storage_options"),
+        )  # fmt: skip
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -56,7 +69,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments that `ffrecord mount` and `ffrecord-fuse` share."""
     parser.add_argument("archive", metavar="ARCHIVE",
-        help="a packed folder, or the folder of its shards")  # fmt: skip
+        help="a packed folder, or the folder of its shards; a path or a URL")  # fmt: skip
     parser.add_argument("mountpoint", metavar="MOUNTPOINT",
         help="an empty folder, or /dev/fd/N if another program mounted /dev/fuse and passed on its "
         "descriptor N",
@@ -67,7 +80,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="allow_other, allow_root, uid=N, gid=N, umask=M, verify=first|always|off|before, "
         "workers=N, spin=µs, idle=poll|halt, log=FILE, memory=SIZE, subdir=FOLDER, "
         "overlay=FOLDER, "
-        "backend=native|fusepy|kernel|auto, warm, and options of mount(8) such as noexec",
+        "backend=native|fusepy|kernel|auto, warm, options of mount(8) such as noexec, and for URLs "
+        "requests=N, deadline=SECONDS, cache=FOLDER, cache_size=SIZE",
     )  # fmt: skip
     parser.add_argument("--workers", metavar="N",
         help="number of processes that serve the mount (default: half of the cores, at most 4)",
@@ -81,18 +95,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--overlay", metavar="FOLDER",
         help="let programs change files in the mount; this folder keeps the changes")  # fmt: skip
     parser.add_argument("--log", metavar="FILE", help="log file (default: syslog)")
+    parser.add_argument("--cache", metavar="FOLDER",
+        help="keep what is read from a URL in this folder (default: $FFRECORD_CACHE)")  # fmt: skip
+    parser.add_argument("--cache-size", metavar="SIZE",
+        help="most bytes of this folder, such as 100GB")  # fmt: skip
 
 
 def run(
     given: argparse.Namespace, caller: Caller | None = None, *, program: str = "ffrecord",
-    by_mount8: bool = False,
+    by_mount8: bool = False, storage_options: Mapping[str, Any] | None = None,
 ) -> int:  # fmt: skip
     """Mount as the command line says.
 
     Notes begin with the name of the `program`. `by_mount8` permits the words that mount(8) adds.
     """
     words = list(given.options)
-    for name in ("workers", "backend", "subdir", "overlay", "log"):
+    for name in ("workers", "backend", "subdir", "overlay", "log", "cache", "cache_size"):
         value = getattr(given, name)
         if value is not None:
             words.append(f"{name}={escape(str(value))}")
@@ -105,7 +123,7 @@ def run(
     try:
         return serve(
             given.archive, given.mountpoint, options, foreground=given.foreground, caller=caller,
-            note=partial(note, program=program),
+            note=partial(note, program=program), storage_options=storage_options,
         )  # fmt: skip
     except FileNotFoundError:
         _refuse_swapped(given.archive, given.mountpoint, program)
@@ -120,7 +138,8 @@ def _is_mounted_already(archive: str, mountpoint: str) -> bool:
     entry = find(mountpoint)
     if entry is None or not (entry.is_kernel or entry.changes is not None):
         return False
-    return entry.mountpoint in places_of(os.path.abspath(archive))
+    name = shown(archive) if is_url(archive) else os.path.abspath(archive)
+    return entry.mountpoint in places_of(name)
 
 
 def _refuse_swapped(archive: str, mountpoint: str, program: str) -> None:

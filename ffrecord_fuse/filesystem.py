@@ -23,6 +23,7 @@ from ffrecord.archive.index import ROOT, Index, Status
 from ffrecord.archive.index.lookup import FOLDER_SIZE, MISSING
 from ffrecord.archive.names import to_text
 from ffrecord.format.index import LONGEST_NAME
+from ffrecord.remote.urls import is_url
 
 STATS = b"user.ffrecord.stats"
 ARCHIVE = b"user.ffrecord.archive"
@@ -221,7 +222,11 @@ class Filesystem:
         if inode == self._root and name == LOG and self._log_place is not None:
             return os.fsencode(self._log_place)
         if inode == self._root and name == ARCHIVE:
-            path = os.path.abspath(self.archive.path)
+            path = (
+                self.archive.path
+                if is_url(self.archive.path)
+                else os.path.abspath(self.archive.path)
+            )
             # For an archive in shards, show the folder that was mounted, not the index file.
             is_folder = len(self.archive.reader.fnames) > 1
             return os.fsencode(os.path.dirname(path) if is_folder else path)

@@ -93,6 +93,7 @@ class Archive(Closing):
                 raise
             sources[-1].distrust()  # perhaps only the transfer was wrong
             self.index = self._open_index()
+            sources[-1].trust()
         self.blocks = Blocks(reader, self.index)
 
     @classmethod
@@ -124,6 +125,11 @@ class Archive(Closing):
                 f"{os.fsdecode(given)}: not a folder of shards; it contains a packed folder in one "
                 f"file: pass {self.path}"
             )
+
+    @property
+    def is_local(self) -> bool:
+        """False if the archive is read over the network."""
+        return table_of(self.reader).require_open().is_local
 
     @property
     def alignment(self) -> int:
@@ -242,7 +248,7 @@ class Archive(Closing):
         def announce(offset: int, length: int) -> None:
             table_of(reader).will_need(record, self.legacy_size + offset, length)
 
-        is_local = table_of(reader).require_open().is_local
+        is_local = self.is_local
         try:
             with ImageCopy(
                 self.path, copy_to, trailer.length, None if is_local else announce

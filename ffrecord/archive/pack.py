@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from itertools import islice
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -41,10 +42,17 @@ from ffrecord.format import padding
 from ffrecord.format.checksum import crc32, crc32_joined
 from ffrecord.format.index import BLOCK, INDEX_NAME
 from ffrecord.format.records import CRC_SIZE, part_name
-from ffrecord.progress import bar
+from ffrecord.progress import bar, sending_bar
+from ffrecord.records.opening import refuse_remote_options
 from ffrecord.records.writer import FileWriter, writer_class
+from ffrecord.remote.urls import is_remote
 from ffrecord.terminal import printable
 from ffrecord.text import Advised, integer, listed, parse_size
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from ffrecord.remote.options import RemoteOptions
 
 DOING = "packing"  # part of the name of a folder whose shards are not complete yet
 MOST_SHARDS = 100_000  # the names PART_00000.ffr to PART_99999.ffr sort by number
@@ -58,6 +66,10 @@ class PackProgress:
     total_files: int
     bytes: int
     total_bytes: int
+    sent: int = 0
+    """Bytes that were uploaded. They follow when the archive is complete."""
+    to_send: int = 0
+    """Size of the archive that is uploaded; 0 while it is not complete, or if it is local."""
 
 
 @dataclass(slots=True)
@@ -84,13 +96,15 @@ def pack_folder(
     ignore_changed: bool = False,
     shard_size: int | str | None = None,
     align: int | None = None,
+    **remote: Unpack[RemoteOptions],
 ) -> PackReport:
     """Pack a folder into an archive that `PackedFolder` reads and `ffrecord mount` mounts.
 
     Args:
         folder: the folder to pack.
         out_file: the archive to write. An existing archive is replaced when the new one is
-            complete. With `shard_size`, a new folder.
+            complete. With `shard_size`, a new folder. A URL is uploaded when the archive is
+            complete; it is made in a temporary folder (`TMPDIR`) before.
         verbose: print the number and the path of each file, like the original FFRecord. To show
             progress in a program, use `progress` and `packing_bar` instead.
         jobs: read at most this many files at once; 8 by default.
@@ -105,14 +119,28 @@ def pack_folder(
             they open as one archive.
         align: 512 lets the content of every file begin at a multiple of 512 bytes, with zeros
             between the files. The kernel can then serve the files of a mounted archive in place.
+        remote: options for URLs, as for `PackedFolder`.
     """
     aligned = padding.checked(align)
     top = absolute(folder)
     _require_folder(top)
     if jobs is not None and integer(jobs, "jobs") < 1:
         raise ValueError(f"jobs must be at least 1, not {jobs}")
-    target = os.path.abspath(os.fsdecode(out_file))
     largest = None if shard_size is None else parse_size(shard_size)
+    if is_remote(out_file, remote):
+        from ffrecord.remote.target import Target  # needed for URLs only
+
+        with Target(out_file, remote, is_folder=largest is not None) as upload:
+            report = pack_folder(
+                folder, upload.path, verbose, jobs=jobs, dereference=dereference, exclude=exclude,
+                progress=progress, legacy_index=legacy_index, ignore_changed=ignore_changed,
+                shard_size=shard_size, align=align,
+            )  # fmt: skip
+            tell = _upload_teller(report, progress)
+            upload.upload(None if largest is None else INDEX_NAME, tell)
+        return report
+    refuse_remote_options(remote)
+    target = os.path.abspath(os.fsdecode(out_file))
     with _place(target, sharded=largest is not None) as place:
         with _names_as_text():
             scan = Scan(
@@ -137,9 +165,13 @@ def packing_bar(*, shown: bool) -> Iterator[Callable[[PackProgress], None]]:
     """Draw a progress bar on standard error. Yield the function for `pack_folder(progress=…)`."""
     drawn = None
     with contextlib.ExitStack() as stack:
+        tell_upload = stack.enter_context(sending_bar(shown=shown))
 
         def show(now: PackProgress) -> None:
             nonlocal drawn
+            if now.to_send:
+                tell_upload(now.sent, now.to_send)
+                return
             if drawn is None:  # not earlier, because packing may fail before it begins
                 total, unit = now.total_bytes, "B"
                 made = bar(shown=shown, total=total, unit=unit, unit_scale=True, desc="packing")
@@ -392,6 +424,16 @@ def _teller(
             progress(done)
 
     return tell
+
+
+def _upload_teller(
+    report: PackReport, progress: Callable[[PackProgress], None] | None
+) -> Callable[[int, int], None] | None:
+    """Return a function that takes the bytes that were uploaded, and all of them."""
+    if progress is None:
+        return None
+    files, size = report.files, report.bytes
+    return lambda sent, total: progress(PackProgress(files, files, size, size, sent, total))
 
 
 def print_file(number: int, files: int, path: str) -> None:

@@ -5,7 +5,7 @@ Errors are one line on standard error, never a traceback. Exit codes:
 - 0: success.
 - 1: `verify` found damage, or `salvage` lost records.
 - 2: the command line is wrong, or names a record that does not exist.
-- 3 to 12, 14 to 29, 35 to 38: one of our errors; docs/errors.md lists them.
+- 3 to 12, 14 to 29, 35 to 38, 40: one of our errors; docs/errors.md lists them.
 - 13: the operating system refused (no such file, no permission).
 - 130: interrupted.
 - 141: the program that reads our output has ended.
@@ -62,7 +62,12 @@ def _run(arguments: Sequence[str] | None) -> int:
     run: Callable[[argparse.Namespace], int]
     run = import_module(f"ffrecord.cli.{options.command}").run
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # blocked by __main__
-    return run(options)
+    if getattr(options, "cache", None) is None and getattr(options, "cache_size", None) is None:
+        return run(options)
+    from ffrecord.cli.common import caching  # needed by few command lines
+
+    with caching(options):
+        return run(options)
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:

@@ -22,6 +22,7 @@ FORMATS = (
 CODECS = ("none", "snappy", "gzip")  # compressions of RecordIO
 SHELLS = ("bash", "zsh", "fish")
 ALIGNMENT = 512  # the only one; equal to the constant in `format.padding`, which loads slowly
+CACHE_ACTIONS = ("ls", "rm", "verify")
 COLOURS = ("auto", "always", "never")
 ARCHIVE = "packed folder, or the folder of its shards"
 SOURCES_AND_TARGET = "SRC, DST"
@@ -122,6 +123,16 @@ def _add_align(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
+def _add_cache(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--cache", metavar="DIR",
+        help="keep what is read from a URL in this folder (default: $FFRECORD_CACHE)",
+    )  # fmt: skip
+    parser.add_argument("--cache-size", type=_size, metavar="SIZE",
+        help="most bytes of this folder, such as 100GB (default: $FFRECORD_CACHE_SIZE, or half of "
+        "the free space)",
+    )  # fmt: skip
+
+
 def _count(text: str) -> int:
     try:
         number = int(text)
@@ -174,7 +185,8 @@ def _field_type(text: str) -> tuple[str, str]:
 def _pack(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folder", metavar="FOLDER", help="folder to pack")
     parser.add_argument("out", metavar="OUT",
-        help="archive to write; with --shard-size, a new folder for the shards")  # fmt: skip
+        help="archive to write, or its URL; with --shard-size, a new folder for the shards",
+    )  # fmt: skip
     parser.add_argument("--jobs", type=_count, metavar="N",
         help="number of files to read at once (default: 8)")  # fmt: skip
     what = "follow symlinks: pack the files and folders that they point to"
@@ -215,6 +227,7 @@ def _ls(parser: argparse.ArgumentParser) -> None:
         help="when to colour names: auto (on a terminal, the default), always or never",
     )  # fmt: skip
     _add_json(parser, "print one JSON object on each line, for scripts")
+    _add_cache(parser)
 
 
 def _cat(parser: argparse.ArgumentParser) -> None:
@@ -225,6 +238,7 @@ def _cat(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--record", type=_whole_number, metavar="N",
         help="number of the record to write; the first is 0, the last is -1")  # fmt: skip
     _add_unfinished(parser)
+    _add_cache(parser)
 
 
 def _extract(parser: argparse.ArgumentParser) -> None:
@@ -237,6 +251,7 @@ def _extract(parser: argparse.ArgumentParser) -> None:
     what = "turn blocks of zeros into holes, which use no disk space"
     _add_flag(parser, "-S", "--sparse", what=what)
     _add_flag(parser, "--force", "--overwrite", what="replace files that already exist")
+    _add_cache(parser)
     _add_json(parser)
     _add_no_progress(parser)
 
@@ -248,7 +263,7 @@ def _convert(parser: argparse.ArgumentParser) -> None:
     names = [*FORMATS, "webdataset"]
     parser.description += f"\nFormats:\n  {', '.join(names[:7])},\n  {', '.join(names[7:])}"
     parser.add_argument("paths", nargs="+", metavar=SOURCES_AND_TARGET,
-        help="one or more files or folders to convert, then the file or folder to write",
+        help="one or more files or folders to convert, then the file or folder to write; URLs too",
     )  # fmt: skip
     parser.add_argument("--from", dest="source", choices=names, metavar="FORMAT",
         help="format of SRC (default: found from its name and content)")  # fmt: skip
@@ -270,6 +285,7 @@ def _convert(parser: argparse.ArgumentParser) -> None:
     _add_align(parser)
     what = "replace DST if it is an existing file; folders are never replaced"
     _add_flag(parser, "--force", what=what)
+    _add_cache(parser)
     _add_json(parser)
     _add_no_progress(parser)
 
@@ -282,12 +298,14 @@ def _info(parser: argparse.ArgumentParser) -> None:
         "folder)",
     )  # fmt: skip
     _add_unfinished(parser)
+    _add_cache(parser)
     _add_json(parser)
 
 
 def _verify(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", nargs="+", metavar="FILE",
         help="record files, packed folders, folders of shards, or datasets")  # fmt: skip
+    _add_cache(parser)
     _add_json(parser)
     _add_no_progress(parser)
 
@@ -342,6 +360,18 @@ def _port(text: str) -> int:
     return int(text)
 
 
+def _cache(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("action", choices=CACHE_ACTIONS, metavar="ACTION",
+        help="ls: list copies; rm: remove copies; verify: check the bytes of copies",
+    )  # fmt: skip
+    parser.add_argument("url", nargs="*", default=[], metavar="URL",
+        help="URLs of the files (default: all)")  # fmt: skip
+    parser.add_argument("--cache", metavar="DIR",
+        help="folder of the cache (default: $FFRECORD_CACHE)")  # fmt: skip
+    _add_flag(parser, "--all", what="with rm: remove all copies")
+    _add_json(parser)
+
+
 def _completion(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("shell", choices=SHELLS, metavar="SHELL",
         help="bash, zsh or fish")  # fmt: skip
@@ -354,6 +384,7 @@ COMMANDS = {
             "ffrecord pack photos photos.ffr --force    # replace the old archive",
             "ffrecord pack photos clean.ffr --exclude '*.tmp' --exclude 'logs/*'",
             "ffrecord pack photos shards --shard-size 10GB",
+            "ffrecord pack photos s3://bucket/photos.ffr    # made in $TMPDIR, then uploaded",
             "ffrecord pack photos aligned.ffr --align 512    # the kernel can serve it in place",
         ),
     ),
@@ -384,6 +415,7 @@ COMMANDS = {
         "convert files from one format to another", _convert, (
             "ffrecord convert photos.ffr photos.tar",
             "ffrecord convert train.ffr train.tfrecord",
+            "ffrecord convert photos.tar s3://bucket/photos.ffr",
             "ffrecord convert photos.ffr tars --to webdataset --shard-size 1GB",
             "ffrecord convert --align 512 photos.ffr photos-aligned.ffr",
         ),
@@ -434,6 +466,15 @@ COMMANDS = {
     "umount": Command(
         "unmount an archive, even if it is busy or its daemon has died", _umount,
         ("ffrecord umount mounted", "ffrecord umount --list"),
+    ),
+    "cache": Command(
+        "list, remove or check the local copies of remote files", _cache, (
+            "ffrecord cache ls --cache cached",
+            "ffrecord cache rm s3://bucket/photos.ffr --cache cached",
+            "ffrecord cache rm --all --cache cached",
+            "ffrecord cache verify --cache cached",
+        ),
+        more_paths="url",
     ),
     "completion": Command(
         "print a script that adds tab completion of ffrecord to a shell", _completion, (

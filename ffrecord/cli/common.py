@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from ffrecord.archive.counts import Counts
 from ffrecord.archive.index import Index
 from ffrecord.errors import FFRecordError
+from ffrecord.remote.options import CACHE, CACHE_SIZE
 from ffrecord.remote.urls import is_url, shown
 from ffrecord.text import counted, human
 
@@ -32,6 +33,33 @@ def describe_counts(counts: Counts, shards: int = 0) -> str:
 def shows_progress(unwanted: bool) -> bool:
     """Return True if a progress bar should be drawn on standard error."""
     return not unwanted and sys.stderr.isatty()
+
+
+@contextlib.contextmanager
+def caching(options: argparse.Namespace) -> Iterator[None]:
+    """Let `--cache` and `--cache-size` hold for everything that the command opens.
+
+    The environment is used, because datasets and conversions open many files in many places.
+    """
+    given = vars(options)
+    words = [word for value in given.values() for word in (value if _is_list(value) else [value])]
+    if options.command != "cache" and not any(map(is_url, words)):
+        options.parser.error("--cache and --cache-size are for URLs, and no URL was given")
+    sizes = str(given["cache_size"]) if given.get("cache_size") else None
+    wanted = {CACHE: given["cache"], CACHE_SIZE: sizes}
+    before = {name: os.environ.get(name) for name in wanted}
+    try:
+        os.environ.update({name: value for name, value in wanted.items() if value is not None})
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value
+
+
+def _is_list(value: object) -> bool:
+    return isinstance(value, list)
 
 
 @contextlib.contextmanager

@@ -22,7 +22,7 @@ SCRIPTS = {"bash": bash_script, "zsh": zsh_script, "fish": fish_script}
 # options are completed from their choices, or not at all.
 KINDS = {
     "folder": Kind.FOLDERS, "mountpoint": Kind.FOLDERS, "directory": Kind.FOLDERS,
-    "overlay": Kind.FOLDERS,
+    "overlay": Kind.FOLDERS, "cache": Kind.FOLDERS, "url": Kind.NOTHING,
     "log": Kind.FILES, "path": Kind.INSIDE, "system": Kind.FILES,
 }  # fmt: skip
 

@@ -9,6 +9,7 @@ import json
 from ffrecord.archive.counts import Counts
 from ffrecord.cli.common import describe_counts, shows_progress
 from ffrecord.convert import FORMATS, ConversionReport, convert
+from ffrecord.remote.urls import shown
 from ffrecord.terminal import printable
 from ffrecord.text import counted
 
@@ -30,7 +31,7 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps(dataclasses.asdict(report), indent=2))
     else:
-        print(printable(f"{target}: {summary(report)}"))
+        print(printable(f"{shown(target)}: {summary(report)}"))
     return 0
 
 

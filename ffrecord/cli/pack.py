@@ -12,6 +12,7 @@ from dataclasses import asdict
 from ffrecord.archive.names import json_facts
 from ffrecord.archive.pack import PackReport, pack_folder, packing_bar
 from ffrecord.cli.common import describe_counts, shows_progress
+from ffrecord.remote.urls import is_url, shown
 from ffrecord.terminal import EXIT_USAGE, complain, printable
 from ffrecord.text import for_shell, there_already
 
@@ -19,18 +20,26 @@ from ffrecord.text import for_shell, there_already
 def run(options: argparse.Namespace) -> int:
     _refuse_swapped(options)
     # The library replaces an existing file, as the original did. A mistyped command must not.
-    if os.path.isfile(options.out) and not options.force and options.shard_size is None:
-        raise there_already(options.out)
+    if not options.force and options.shard_size is None and _exists(options.out):
+        raise there_already(shown(options.out))
     try:
         report = _pack(options)
     except ValueError as error:  # the shard size makes too many shards
         complain(for_shell(error))
         return EXIT_USAGE
     if options.json:
-        print(json.dumps({**json_facts("out", options.out), **asdict(report)}, indent=2))
+        print(json.dumps({**json_facts("out", shown(options.out)), **asdict(report)}, indent=2))
     else:
-        print(printable(f"{options.out}: {describe_counts(report, report.shards)}"))
+        print(printable(f"{shown(options.out)}: {describe_counts(report, report.shards)}"))
     return 0
+
+
+def _exists(out: str) -> bool:
+    if not is_url(out):
+        return os.path.isfile(out)
+    from ffrecord.remote.target import exists  # needed for URLs only
+
+    return exists(out)
 
 
 def _refuse_swapped(options: argparse.Namespace) -> None:

@@ -10,6 +10,7 @@ import errno
 import sys
 
 from ffrecord.cli.quoting import print_names, quoted
+from ffrecord.remote.urls import is_url
 from ffrecord.terminal import complain
 from ffrecord_fuse.errors import MountError
 from ffrecord_fuse.mounting.mount import unmount
@@ -43,12 +44,12 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _line(entry: MountEntry, raw: bool) -> str:
-    """Return the mountpoint and, for people, where its changes are or how the kernel serves it."""
+    """Return the mountpoint and, for people, its URL, its changes, or how the kernel serves it."""
     if raw:
         return entry.mountpoint
-    more = ""
+    facts = [quoted(entry.archive)] if is_url(entry.archive) else []
     if entry.changes is not None:
-        more = f"  (changes in {quoted(entry.changes)})"
+        facts.append(f"changes in {quoted(entry.changes)}")
     elif entry.is_kernel:
-        more = f"  ({HOW[entry.verified]})"
-    return quoted(entry.mountpoint) + more
+        facts.append(HOW[entry.verified])
+    return quoted(entry.mountpoint) + (f"  ({', '.join(facts)})" if facts else "")

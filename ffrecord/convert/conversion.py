@@ -12,10 +12,10 @@ import os
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ffrecord.aliases import Path
 from ffrecord.archive.archive import Archive
@@ -31,6 +31,7 @@ from ffrecord.convert.publish import publish_files, publish_folder
 from ffrecord.convert.registry import Format
 from ffrecord.convert.reshape import reshape
 from ffrecord.convert.shapes import ConvertOptions, NamedFiles, Rows, Shape, Written
+from ffrecord.dataset.spec import SPEC_NAME
 from ffrecord.errors import (
     ConversionError,
     CountError,
@@ -41,13 +42,28 @@ from ffrecord.errors import (
     WriteFailedError,
 )
 from ffrecord.format import padding
-from ffrecord.progress import bar
-from ffrecord.records.opening import refuse_unfinished
+from ffrecord.progress import bar, sending_bar
+from ffrecord.records.opening import refuse_remote_options, refuse_unfinished
 from ffrecord.remote.urls import is_remote, is_upath, is_url, shown
 from ffrecord.text import Advised, listed, parse_size, there_already
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from ffrecord.remote.options import RemoteOptions
+    from ffrecord.remote.target import Target
+
 NEVER_REPLACED = "folders are never replaced; remove it or choose another target"
 DOING = "converting"  # part of the name of the hidden folder
+LAST = {"dataset": SPEC_NAME, "granular": SPEC_NAME}
+"""Formats of several files -> the file that is uploaded last, because it completes the others."""
+
+NOT_UPLOADED = {
+    "folder": "a folder of files is not written to a URL, because object stores have no modes and "
+    "links; write a packed folder or a tar",
+    "bag": "a bag of two files cannot appear in a store in one step; write the format bag-single",
+}
+"""Formats that are not written to URLs -> the reason."""
 
 
 @dataclass(slots=True)
@@ -84,6 +100,7 @@ def convert(
     align: int | None = None,
     force: bool = False,
     verbose: bool = False,
+    **remote: Unpack[RemoteOptions],
 ) -> ConversionReport:
     """Convert files of one format into another. An error leaves the target as it was.
 
@@ -91,7 +108,8 @@ def convert(
 
     Args:
         src: A file or folder, or several of the same format, which are read one after the other.
-        dst: The file or folder to create.
+        dst: The file or folder to create. A URL is uploaded when the target is complete; it is made
+            in a temporary folder (`TMPDIR`) before.
         source_format: A name in `ffrecord.convert.FORMATS`. By default, the content and the name of
             the source decide.
         target_format: A name in `ffrecord.convert.FORMATS`. By default, the name of the target
@@ -105,6 +123,7 @@ def convert(
         align: 512 aligns the files of a new packed folder, see `pack_folder`.
         force: Replace an existing file. A folder is never replaced.
         verbose: Show a progress bar.
+        remote: Options for a target that is a URL, as for `FileReader`.
 
     Returns:
         The numbers of items read and written.
@@ -119,20 +138,43 @@ def convert(
     source = _source_format(paths, source_format)
     for name, text in options.types.items():
         field_types.check_type(name, text)
-    target = _target_format(os.fsdecode(dst), source, target_format, options)
-    if target.name == source.name and options.codec is None:
-        _refuse_itself(os.fsdecode(dst), paths)
-    path = _target_path(os.fsdecode(dst))
-    # Do this even if the target exists: an earlier run may have been killed after naming it.
-    remove_abandoned(path, DOING)
-    check = partial(_check_target, os.fsdecode(dst), path, target, paths, force)
-    job = _Job(paths, source, path, target, options, force, verbose, check)
-    report = job.run()
+    is_url_target = is_remote(dst, remote)
+    name = shown(str(dst)) if is_url_target else os.fsdecode(dst)
+    target = _target_format(name, source, target_format, options)
+    with ExitStack() as stack:
+        upload = None
+        if is_url_target:
+            upload = stack.enter_context(_upload_target(dst, name, target, remote, force=force))
+            path = upload.path
+        else:
+            refuse_remote_options(remote)
+            if target.name == source.name and options.codec is None:
+                _refuse_itself(name, paths)
+            path = _target_path(name)
+            # Even if the target exists: an earlier run may have been killed after naming it.
+            remove_abandoned(path, DOING)
+        check = partial(_check_target, name, path, target, paths, force)
+        job = _Job(paths, source, path, target, options, force, verbose, check)
+        report = job.run()
+        if upload is not None:
+            with sending_bar(shown=verbose) as tell:
+                upload.upload(LAST.get(target.name), tell)
     report.skipped = dict(options.skipped)
     if options.skipped and job.shortcut is not _pack:  # pack_folder has warned already
         what = f"{shown(paths[0])}: not converted: {listed(options.skipped)}"
         warnings.warn(what, SkippedWarning, stacklevel=2)
     return report
+
+
+def _upload_target(
+    dst: Any, name: str, target: Format, remote: RemoteOptions, *, force: bool
+) -> Target:
+    """Return the place to upload to."""
+    from ffrecord.remote.target import Target  # needed for URLs only
+
+    if target.name in NOT_UPLOADED:
+        raise UrlError(f"{name}: {NOT_UPLOADED[target.name]}")
+    return Target(dst, remote, is_folder=target.is_folder, new=not force)
 
 
 def _source_paths(src: Path | Sequence[Path]) -> list[str]:

@@ -210,6 +210,7 @@ class DatasetReader(Closing, _ColumnDatapoints):
         parse_types(directory, manifest.spec, decoders)
         paths = [os.path.join(directory, file_name(name)) for name in manifest.spec]
         remote = None if folder is None else folder.files(list(map(file_name, manifest.spec)))
+        self._remote = remote
         # Warnings point at the caller of `__init__`, above `_open` and two more functions.
         files = RecordFiles(
             paths, check_data, mode, keep_headers=cache_index, stacklevel=5, remote=remote

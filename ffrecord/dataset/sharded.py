@@ -36,7 +36,8 @@ from ffrecord.errors import (
     UnclosedWarning,
 )
 from ffrecord.records.fingerprints import combined
-from ffrecord.remote.urls import is_remote
+from ffrecord.records.opening import refuse_remote_options
+from ffrecord.remote.urls import is_remote, joined, shown
 from ffrecord.text import integer
 
 if TYPE_CHECKING:
@@ -65,6 +66,7 @@ class ShardedDatasetWriter(Finishing):
         shardstep: The distance from one of this writer's shard numbers to the next.
         append: Continue after the last existing shard among this writer's numbers: fill it up,
             which replaces it in one step, then write further shards. `spec` may be left out then.
+        remote: Options for URLs, as for `DatasetReader`.
     """
 
     def __init__(
@@ -77,17 +79,27 @@ class ShardedDatasetWriter(Finishing):
         shardstep: int = 1,
         *,
         append: bool = False,
+        **remote: Unpack[RemoteOptions],
     ) -> None:
         self.shardlen = integer(shardlen, "shardlen")
         if self.shardlen < 1:
             raise ValueError(f"shardlen is {shardlen}; it must be at least 1")
         numbers = _numbers(shardstart, shardstep)
-        self.directory = os.path.abspath(os.fsdecode(directory))
         self._encoders = encoders
         self._finished = 0
         self._closed = False
         self._writer: DatasetWriter | None = None
-        os.makedirs(self.directory, exist_ok=True)
+        self._remote = remote
+        if is_remote(directory, remote):
+            from ffrecord.remote.target import refuse_append  # needed for URLs only
+
+            refuse_append(directory, append=append)
+            self._folder: Any = directory
+            self.directory = shown(str(directory)).rstrip("/")
+        else:
+            refuse_remote_options(remote)
+            self.directory = self._folder = os.path.abspath(os.fsdecode(directory))
+            os.makedirs(self.directory, exist_ok=True)
         there = _found(self.directory, numbers) if append else {}
         if there:
             self._numbers = iter(numbers[numbers.index(max(there)) + 1 :])
@@ -155,8 +167,10 @@ class ShardedDatasetWriter(Finishing):
             writer.discard()
 
     def _next(self) -> DatasetWriter:
-        folder = os.path.join(self.directory, f"{next(self._numbers):06}")
-        return DatasetWriter(folder, self._spec, self._encoders)
+        name = f"{next(self._numbers):06}"
+        top = self._folder
+        folder = joined(top, name) if isinstance(top, str) else top / name  # a UPath
+        return DatasetWriter(folder, self._spec, self._encoders, **self._remote)
 
     def _finish(self) -> None:
         writer, self._writer = self._writer, None

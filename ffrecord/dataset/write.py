@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sized
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,6 +16,12 @@ from ffrecord.dataset.spec import SEQUENCE
 from ffrecord.dataset.writer import DatasetWriter, is_new
 from ffrecord.errors import SpecError
 from ffrecord.progress import bar
+from ffrecord.remote.urls import is_remote, shown
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from ffrecord.remote.options import RemoteOptions
 
 # The first match counts: a bool is also an int, and some numpy scalars are Python numbers.
 _TYPES: tuple[tuple[tuple[type, ...], str], ...] = (
@@ -36,6 +42,7 @@ def write_dataset(
     *,
     append: bool = False,
     progress: bool | None = None,
+    **remote: Unpack[RemoteOptions],
 ) -> int:
     """Write every datapoint of an iterable, and return their number.
 
@@ -47,20 +54,23 @@ def write_dataset(
         encoders: A function for each type name, as for `DatasetWriter`.
         append: Add to an existing dataset, as for `DatasetWriter`.
         progress: Show a progress bar on stderr. By default, only if stderr is a terminal.
+        remote: Options for URLs, as for `DatasetReader`.
     """
     datapoints = iter(iterable)
-    if spec is None and not (append and not is_new(os.path.abspath(os.fsdecode(directory)))):
+    is_url = is_remote(directory, remote)
+    if spec is None and (is_url or not append or is_new(os.path.abspath(os.fsdecode(directory)))):
         first = next(datapoints, None)
         if first is None:
             raise SpecError(
-                f"{os.fsdecode(directory)}: there is no datapoint to infer the types from; an "
+                f"{shown(str(directory))}: there is no datapoint to infer the types from; an "
                 "empty dataset needs a spec: pass spec"
             )
         spec = infer_spec(first)
         datapoints = chain([first], datapoints)
     total = len(iterable) if isinstance(iterable, Sized) else None
     drawn = bar(shown=progress, total=total, unit=" datapoints", desc="writing")
-    with DatasetWriter(directory, spec, encoders, append=append) as writer, drawn:
+    with DatasetWriter(directory, spec, encoders, append=append, **remote) as writer, drawn:
+        writer._drawn = progress
         before = len(writer)
         for datapoint in datapoints:
             writer.append(datapoint)

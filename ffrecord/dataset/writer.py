@@ -19,7 +19,7 @@ import warnings
 from array import array
 from collections.abc import Iterable, Mapping
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -49,9 +49,18 @@ from ffrecord.errors import (
     SpecError,
     UnclosedWarning,
 )
+from ffrecord.progress import sending_bar
+from ffrecord.records.opening import refuse_remote_options
 from ffrecord.records.reader import FileReader
 from ffrecord.records.writer import FileWriter
+from ffrecord.remote.urls import is_remote
 from ffrecord.text import counted
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from ffrecord.remote.options import RemoteOptions
+    from ffrecord.remote.target import Target
 
 # The first values train a dictionary: this many bytes of them, or this many values.
 SAMPLE_BYTES = 4 << 20
@@ -62,7 +71,8 @@ class DatasetWriter(Finishing):
     """Writer of a dataset.
 
     Args:
-        directory: The folder to create. An empty folder may exist already.
+        directory: The folder to create. An empty folder may exist already. A URL is uploaded when
+            the writer is closed; the files are made in a temporary folder (`TMPDIR`) before.
         spec: The type of each field, such as
             `{"image": "jpg", "words": "utf8[]", "notes": "json+zstd"}`. With `append` it may be
             left out; if it is given, it must equal the dataset's own.
@@ -71,6 +81,7 @@ class DatasetWriter(Finishing):
             almost instant on file systems that share blocks between files (XFS, btrfs), and takes
             as long as `cp` on others. For many small additions, write shards instead. A crash
             leaves the old dataset or the new one, and open readers keep the old one.
+        remote: Options for URLs, as for `DatasetReader`.
     """
 
     def __init__(
@@ -80,13 +91,24 @@ class DatasetWriter(Finishing):
         encoders: Mapping[str, Encoder] = codecs.encoders,
         *,
         append: bool = False,
+        **remote: Unpack[RemoteOptions],
     ) -> None:
         self._length = self._before = 0
         self._whole = True
         self._pid = os.getpid()
-        self.directory = os.path.abspath(os.fsdecode(directory))
         self._folder: NewFolder | None = None
         self._fields: list[_FieldWriter] = []
+        self._upload: Target | None = None
+        self._drawn: bool | None = False  # a progress bar of the upload
+        if is_remote(directory, remote):
+            from ffrecord.remote.target import Target, refuse_append  # needed for URLs only
+
+            refuse_append(directory, append=append)
+            self._upload = Target(directory, remote, is_folder=True)
+            self.directory, self._local = self._upload.name, self._upload.path
+        else:
+            refuse_remote_options(remote)
+            self.directory = self._local = os.path.abspath(os.fsdecode(directory))
         try:
             if append and not is_new(self.directory):
                 self._continue(spec, encoders)
@@ -100,8 +122,8 @@ class DatasetWriter(Finishing):
         if spec is None:
             raise SpecError(f"{self.directory}: a new dataset needs a spec; pass spec")
         self._spec = _check(spec, encoders)
-        check = partial(check_new_folder, self.directory, "a dataset needs a")
-        self._folder = NewFolder(self.directory, "writing", check)
+        check = partial(check_new_folder, self._local, "a dataset needs a")
+        self._folder = NewFolder(self._local, "writing", check)
         for name, text in self._spec.items():
             self._fields.append(_FieldWriter(self._folder.path, name, text, encoders))
 
@@ -168,6 +190,9 @@ class DatasetWriter(Finishing):
             path = os.path.join(self._folder.path, SPEC_NAME)
             write_file(path, dump(manifest))
             self._folder.publish()
+            if self._upload is not None:
+                with sending_bar(shown=self._drawn) as tell:
+                    self._upload.upload(SPEC_NAME, tell)
         finally:
             self.discard()
 
@@ -178,6 +203,8 @@ class DatasetWriter(Finishing):
                 field.discard()
             self._folder.discard()
             self._folder = None
+        if self._upload is not None and self._mine:
+            self._upload.close()
 
     def _give_up(self) -> None:
         self.discard()

@@ -1,16 +1,18 @@
 """Measure the costs of requests and bytes on each disk, from the reads that are made anyway.
 
-A `Meter` belongs to a device and lives as long as the process. Its callers report how long they
-waited for the disk. They leave out waits in which the program was slow, not the disk.
+A `Meter` belongs to a device and lives as long as the process. Forked processes share it. Its
+callers report how long they waited for the disk. They leave out waits in which the program was
+slow, not the disk.
 """
 
 from __future__ import annotations
 
 import contextlib
 import math
-from collections import deque
+from ctypes import Array, c_double, c_int64
 
-from ffrecord.disk.policy import READS_IN_A_PIECE, Costs
+from ffrecord.disk.policy import READS_IN_A_PIECE, READS_IN_A_TRIAL, Costs
+from ffrecord.disk.shared import Shared
 
 # Seconds of reading after which an observation has lost two thirds of its weight. Rate limits
 # answer in waves of up to 0.1 s, so a shorter mean would follow the waves.
@@ -46,35 +48,52 @@ SAMPLES = 8  # latest samples that are kept
 PROCESSOR = 5e-6
 
 
-class Meter:
-    """Costs of one device. Threads may share it: a lost observation does no harm."""
+class Meter(Shared):
+    """Costs of one device. Threads and forked processes may share it."""
+
+    _requests: float
+    _seconds: float
+    _read_seconds: float  # mean of small reads
+    _read_bytes: float  # mean of small reads
+    _request: float
+    _seen: int  # small reads
+    _slow_for: float  # seconds of waiting while the disk looked slow, less those when fast
+    _cautious_for: float  # seconds of waiting while the disk was new
+    _byte: float
+    _samples: Array[c_double]  # costs of a byte; the oldest one is replaced
+    _sampled: int  # samples so far
+    _sampled_at: float  # mean seconds of small reads before the latest sample
+    _pieces: int  # pieces, bytes and seconds of the next sample
+    _piece_bytes: int
+    _piece_seconds: float
+    _shortest: float  # seconds of a sample
+
+    _fields_ = (
+        ("_requests", c_double), ("_seconds", c_double), ("_read_seconds", c_double),
+        ("_read_bytes", c_double), ("_request", c_double), ("_seen", c_int64),
+        ("_slow_for", c_double), ("_cautious_for", c_double), ("_byte", c_double),
+        ("_samples", c_double * SAMPLES), ("_sampled", c_int64), ("_sampled_at", c_double),
+        ("_pieces", c_int64), ("_piece_bytes", c_int64), ("_piece_seconds", c_double),
+        ("_shortest", c_double),
+    )  # fmt: skip
 
     def __init__(self, shortest: float = SHORTEST) -> None:
+        super().__init__()
         self._shortest = shortest
-        self._requests = 0.0
-        self._seconds = 0.0
-        self._read = 0.0, 0.0  # mean seconds and bytes of small reads
-        self._request = 0.0
-        self._seen = 0  # small reads
-        self._slow_for = 0.0  # seconds of waiting while the disk looked slow, less those when fast
-        self._cautious_for = 0.0  # seconds of waiting while the disk was new
         self._byte = GUESSED_BYTE
-        self._samples: deque[float] = deque(maxlen=SAMPLES)  # costs of a byte
-        self._sampled_at = 0.0  # mean seconds of small reads before the latest sample
-        self._waited = [0, 0, 0.0]  # pieces, bytes and seconds of the next sample
 
     @property
     def costs(self) -> Costs | None:
         """The costs, or None as long as they are not certain."""
         if not self._request or 0 < self._slow_for < CERTAIN:
             return None
-        byte = self._byte if self._samples else max(self._byte, self._request / FIRST_PIECE)
+        byte = self._byte if self._sampled else max(self._byte, self._request / FIRST_PIECE)
         return Costs(self._request + PROCESSOR, byte, self.is_guess)
 
     @property
     def is_guess(self) -> bool:
         """True while the cost of a byte should be measured, and little else is uncertain."""
-        return len(self._samples) < TRIALS and not self.is_new
+        return self._sampled < TRIALS and not self.is_new
 
     @property
     def is_new(self) -> bool:
@@ -100,12 +119,12 @@ class Meter:
         self._requests = self._requests * kept + reads
         self._seconds = self._seconds * kept + seconds
         mean, length = self._seconds / self._requests, size / reads
-        if self._samples and mean > CHANGED * self._sampled_at:
-            self._samples.clear()  # they are of a burst, or of a disk that was idle
+        if self._sampled and mean > CHANGED * self._sampled_at:
+            self._sampled = 0  # they are of a burst, or of a disk that was idle
             self._byte = GUESSED_BYTE
-        if not self._samples and length <= SMALL and mean > SLOW_REQUEST:
+        if not self._sampled and length <= SMALL and mean > SLOW_REQUEST:
             self._byte = min(self._byte, GUESSED_SHARE * mean / length)
-        self._read = mean, length
+        self._read_seconds, self._read_bytes = mean, length
         self._request = self._without_bytes()
         # For long reads, a disk is slow only if pieces of several of them would pay.
         slow = max(SLOW_REQUEST, READS_IN_A_PIECE * self._byte * length)
@@ -116,24 +135,39 @@ class Meter:
 
     def observe_pieces(self, pieces: int, size: int, seconds: float) -> None:
         """Learn from pieces that the disk read while the caller waited for `seconds`."""
-        waited = self._waited
-        waited[0], waited[1], waited[2] = waited[0] + pieces, waited[1] + size, waited[2] + seconds
-        if waited[0] < FEWEST or (waited[2] < self._shortest and waited[0] < MANY):
+        self._pieces += pieces
+        self._piece_bytes += size
+        self._piece_seconds += seconds
+        pieces, size, seconds = self._pieces, self._piece_bytes, self._piece_seconds
+        if pieces < FEWEST or (seconds < self._shortest and pieces < MANY):
             return
-        each, length = waited[2] / waited[0], waited[1] / waited[0]
-        self._waited = [0, 0, 0.0]
-        self._sampled_at = self._read[0]
+        each, length = seconds / pieces, size / pieces
+        self._pieces = self._piece_bytes = 0
+        self._piece_seconds = 0.0
+        is_trial = READS_IN_A_TRIAL * self._read_bytes <= length <= SMALL
+        if is_trial and each * self._read_bytes > self._read_seconds * length:
+            # The pieces took longer than reading all their bytes by small reads. So those reads
+            # were a burst, and the pieces show what a request costs now.
+            self._requests, self._seconds = pieces, seconds
+            self._read_seconds, self._read_bytes = each, length
+            self._byte, self._sampled, self._slow_for = GUESSED_BYTE, 0, CERTAIN
+            self._request = self._without_bytes()
+            return
+        self._sampled_at = self._read_seconds
         # A hard disk first seeks, then reads the bytes. A disk with rate limits waits for both
         # limits at once. So at least a quarter of the time counts for the bytes.
-        self._samples.append(max(each - self._request - PROCESSOR, each / 4) / length)
+        sample = max(each - self._request - PROCESSOR, each / 4) / length
+        self._samples[self._sampled % SAMPLES] = sample
+        self._sampled += 1
         # The lower quartile: a busy program makes a disk look slow, a burst makes it look fast.
-        self._byte = sorted(self._samples)[len(self._samples) // 4]
+        samples = sorted(self._samples[: self._sampled])
+        self._byte = samples[len(samples) // 4]
         self._request = min(self._without_bytes(), each)
 
     def _without_bytes(self) -> float:
         """Return the seconds of a small read without the time for its bytes."""
-        mean, length = self._read
-        return max(mean - self._byte * length, mean / 2)
+        mean = self._read_seconds
+        return max(mean - self._byte * self._read_bytes, mean / 2)
 
 
 def seconds_without_core() -> float:

@@ -94,6 +94,8 @@ def plan_cached(file: Ints | None, begin: Ints, end: Ints) -> Plan | None:
     spread = int(begin.max()) - int(begin.min())
     if spread < n * GAP or size > n * LARGE or (begin[1:] == end[:-1]).any():
         return None
+    if int(length.max()) > LONGEST:
+        return None
     place = until - length
     return Plan(file, begin, length, length, place, size, None, place, until, None, None)
 

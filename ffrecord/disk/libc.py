@@ -27,7 +27,7 @@ _MOVE_MOUNT_F_EMPTY_PATH = 4
 _CAPABILITY_VERSION_3 = 0x20080522
 _AT_FDCWD = -100
 _AT_EMPTY_PATH = 0x1000
-_FALLOC_FL_INSERT_RANGE = 0x20
+_FALLOC_FL_KEEP_SIZE, _FALLOC_FL_PUNCH_HOLE, _FALLOC_FL_INSERT_RANGE = 1, 2, 0x20
 _PR_SET_PDEATHSIG = 1
 _RENAME_EXCHANGE = 2
 _SIGSET_BYTES = 128  # in glibc and musl
@@ -74,9 +74,17 @@ def file_system(fd: int) -> int:
 
 def insert_range(fd: int, offset: int, length: int) -> None:
     """Insert a hole at `offset` of a file. `offset` and `length` are multiples of a block."""
+    _fallocate(fd, _FALLOC_FL_INSERT_RANGE, offset, length)
+
+
+def punch_hole(fd: int, offset: int, length: int) -> None:
+    """Turn bytes of a file into a hole. The size of the file stays the same."""
+    _fallocate(fd, _FALLOC_FL_PUNCH_HOLE | _FALLOC_FL_KEEP_SIZE, offset, length)
+
+
+def _fallocate(fd: int, mode: int, offset: int, length: int) -> None:
     where = ctypes.c_int64(offset), ctypes.c_int64(length)
-    name = "fallocate64" if hasattr(_libc, "fallocate64") else "fallocate"
-    _call(name, fd, _FALLOC_FL_INSERT_RANGE, *where)
+    _call("fallocate64" if hasattr(_libc, "fallocate64") else "fallocate", fd, mode, *where)
 
 
 def exchange(one: str, other: str) -> None:

@@ -8,25 +8,30 @@ then share them, the kernel can free them at any time, and `fetch` already copie
 POSIX_FADV_WILLNEED fetches a piece with one request to the disk. (Measured: 400 pieces of 768 KiB
 made 400 requests, and came at 142 of the disk's 150 MB/s.)
 
-Any thread may use a `Pieces`: lost counts and repeated advice do no harm.
+Any thread may use a `Pieces`, and forked processes share what they have asked for: the workers of a
+loader would otherwise ask for parts of each other's pieces, with more and shorter requests. Lost
+counts and repeated advice do no harm.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import threading
 import time
 import weakref
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from ctypes import c_double, c_int64
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from ffrecord.aliases import Ints, Mask
-from ffrecord.disk import memory, pagecache
+from ffrecord.disk import memory, shared
 from ffrecord.disk.costs import meter_of
 from ffrecord.disk.policy import SMALLEST, Costs, Decision, Pattern, decide, extent
+from ffrecord.disk.shared import Shared
 from ffrecord.disk.warming import STEP, Range, announced
 from ffrecord.errors import TruncatedError
 
@@ -35,6 +40,25 @@ if TYPE_CHECKING:
 
 GRANULE = SMALLEST  # pieces are multiples of it
 MEMORY_SECONDS = 1.0  # the available memory is looked up again after this time
+REST_SECONDS = 2.0  # after this time without a step, the process that read the rest is gone
+
+
+class _Totals(Shared):
+    """Counts of all processes that share a `Pieces`."""
+
+    bytes: int  # in pieces
+    used: int
+    expected: float
+    rest_at: float  # time of the latest step of the rest; -inf: nobody reads the rest
+
+    _fields_ = (
+        ("bytes", c_int64), ("used", c_int64), ("expected", c_double), ("rest_at", c_double),
+    )  # fmt: skip
+
+
+class _Run(NamedTuple):
+    range: Range
+    is_new: bool
 
 
 class Pieces:
@@ -55,14 +79,14 @@ class Pieces:
         self._size = sum(self._sizes)
         granules = [-(-size // GRANULE) for size in self._sizes]
         self._first = np.concatenate([[0], np.cumsum(granules)]).astype(np.int64)
-        self._filled: Mask | None = None  # granules that were requested; made at first use
+        self._filled: Mask = shared.flags(int(self._first[-1]))  # granules that were requested
         self._memory, self._asked_at = 0, float("-inf")
-        self._hits = self._misses = self._bytes = 0
-        self._used, self._expected = 0, 0.0
+        self._hits = self._misses = 0
+        self._totals = _Totals()
+        self._totals.rest_at = float("-inf")
         self._decision = Decision(0, "nothing was read from the disk yet")
         self.arrived_at = 0.0  # time at which the last batch of pieces had arrived
         self._costs: Costs | None = None  # of the decision
-        self._rest_in = 0  # process whose thread reads the rest
 
     def size_for(self, length: float, least_request: float = 0.0, *, single: bool = False) -> int:
         """Return the size of the piece to read for a miss of `length` bytes; 0 for no piece.
@@ -70,7 +94,8 @@ class Pieces:
         If a request takes less than `least_request` seconds, no pieces are read. `single`: the
         caller waits for this read before it makes the next one.
         """
-        pattern = Pattern(length, self._used, self._expected, self._bytes)
+        totals = self._totals
+        pattern = Pattern(length, totals.used, totals.expected, totals.bytes)
         costs = self.single_meter.costs if single else None
         self._costs = costs or self.meter.costs
         self._decision = decide(self._costs, self._size, self._allowed(), pattern, least_request)
@@ -90,8 +115,6 @@ class Pieces:
 
         The mask is a hint: the kernel may have freed these pages.
         """
-        if self._filled is None:
-            return np.zeros(len(offset), bool)
         first = 0 if file is None else self._first[file]
         begin, end = first + offset // GRANULE, first + (offset + length - 1) // GRANULE
         return np.asarray(self._filled[begin] & self._filled[end])
@@ -104,8 +127,9 @@ class Pieces:
         self._hits += hits
         self._misses += misses
         if judged:
-            self._used += hits
-            self._expected += (hits + misses) * min(1.0, self._bytes / self._size)
+            totals = self._totals
+            totals.used += hits
+            totals.expected += (hits + misses) * min(1.0, totals.bytes / self._size)
 
     def fill(self, file: Ints | None, offset: Ints, length: Ints, piece: int) -> tuple[int, int]:
         """Let the disk begin to read the pieces of these reads. The reads are in file order.
@@ -113,23 +137,24 @@ class Pieces:
         Returns:
             The number of pieces and of bytes that the disk must read, as far as that is known.
         """
-        if self._filled is None:
-            self._filled = np.zeros(int(self._first[-1]), bool)
         files = [0] * len(offset) if file is None else file.tolist()
         requests = total = 0
+        asked_before = []
         for number, begin, end in self._joined(files, offset.tolist(), length.tolist(), piece):
-            source = self._sources[number]
-            # Another process may have read the piece. Then its time says nothing about the disk.
-            cached = pagecache.cached_bytes(source.fd, begin, end - begin) or 0
-            source.will_need(begin, end - begin)
-            first = int(self._first[number])
-            # A range that ends with a read may have only a part of its last granule.
-            last = -(-end // GRANULE) if end == self._sizes[number] else end // GRANULE
-            new = self._mark(first + begin // GRANULE, first + last)
-            self._bytes += new
-            new = max(0, new - cached)
-            requests += -(-new // piece)
-            total += new
+            for run in self._claim(number, begin, end):
+                if not run.is_new:
+                    asked_before.append(run)
+                    continue
+                # Another process may have read the piece. Its time says nothing about the disk.
+                missing = run.range.size - run.range.cached()
+                run.range.announce()
+                requests += -(-missing // piece)
+                total += missing
+        # Either another process asked for them a moment ago, or the kernel has freed them since.
+        # Two processes that ask at the same time would get every second page each.
+        for run in asked_before:
+            if run.range.cached() < run.range.size:
+                run.range.announce()
         if self._decision.rest and not self.reads_rest:
             self._start_rest()
         return requests, total
@@ -138,32 +163,46 @@ class Pieces:
         """Do the same as `fill` for one read."""
         return self.fill(np.array([file]), np.array([offset]), np.array([length]), piece)
 
-    def _mark(self, begin: int, end: int) -> int:
-        """Mark granules as requested, and return the bytes of those that were not marked yet."""
-        assert self._filled is not None
+    def _claim(self, file: int, begin: int, end: int) -> list[_Run]:
+        """Mark the granules of a range, and divide it into new runs and runs marked before."""
+        first, source = int(self._first[file]), self._sources[file]
+        low, high = begin // GRANULE, -(-end // GRANULE)
+        old = self._filled[first + low : first + high].copy()
+        # A range that ends with a read may have only a part of its last granule.
+        self._mark(first + low, first + (high if end == self._sizes[file] else end // GRANULE))
+        edges = [0, *((old[1:] != old[:-1]).nonzero()[0] + 1).tolist(), len(old)]
+        return [
+            _Run(
+                Range(source, (low + one) * GRANULE, min((low + two) * GRANULE, end)),
+                is_new=not old[one],
+            )
+            for one, two in itertools.pairwise(edges)
+        ]
+
+    def _mark(self, begin: int, end: int) -> None:
+        """Mark granules as requested."""
         granules = self._filled[begin:end]
-        new = GRANULE * (len(granules) - int(np.count_nonzero(granules)))
+        self._totals.bytes += GRANULE * (len(granules) - int(np.count_nonzero(granules)))
         granules[:] = True
-        return new
 
     @property
     def reads_rest(self) -> bool:
-        """True while a thread of this process reads the rest in the background."""
-        return self._rest_in == os.getpid()  # a forked child has no threads of its parent
+        """True while a thread of any process reads the rest in the background."""
+        return time.monotonic() - self._totals.rest_at < REST_SECONDS
 
     def _start_rest(self) -> None:
         """Read the rest in a thread. If no thread can be started, misses read it."""
         arguments = weakref.ref(self), tuple(self._sources)
         thread = threading.Thread(target=_read_rest, args=arguments, daemon=True)
-        self._rest_in = os.getpid()
+        self._totals.rest_at = time.monotonic()
         try:
             thread.start()
         except RuntimeError:
             self.rest_ended()
 
     def rest_ended(self) -> None:
-        """Note that no thread reads the rest any more. It may be started again."""
-        self._rest_in = 0
+        """Note that nobody reads the rest any more. It may be started again."""
+        self._totals.rest_at = float("-inf")
 
     def arrived(self, pieces: int, size: int, seconds: float, *, single: bool = False) -> None:
         """Learn from pieces that have arrived, unless the disk also reads in the background.
@@ -180,14 +219,15 @@ class Pieces:
         Returns None if the rest of the file was requested, or if pieces are no longer read.
         """
         first, last = int(self._first[file]), int(self._first[file + 1])
-        if self._filled is None or not self._decision.piece or self._allowed() < self._size:
+        if not self._decision.piece or self._allowed() < self._size:
             return None
+        self._totals.rest_at = time.monotonic()
         missing = ~self._filled[first + offset // GRANULE : last]
         if not missing.any():
             return None
         begin = offset // GRANULE + int(missing.argmax())
         count = min(STEP // GRANULE, last - first - begin)
-        self._bytes += self._mark(first + begin, first + begin + count)
+        self._mark(first + begin, first + begin + count)
         return begin * GRANULE, min((begin + count) * GRANULE, self._sizes[file])
 
     def _joined(
@@ -213,7 +253,7 @@ class Pieces:
             "byte_seconds": None if costs is None else costs.byte,
             "hits": self._hits,
             "misses": self._misses,
-            "piece_bytes": self._bytes,
+            "piece_bytes": self._totals.bytes,
         }
 
 

@@ -13,7 +13,11 @@ from dataclasses import dataclass
 from ffrecord.text import human
 
 SMALLEST = 16 << 10
-LARGEST = 4 << 20
+
+# Pieces to choose from. Many disks take at most 254 pages in a request, so a piece of 1 MiB would
+# need two of them whenever its pages are scattered in memory. 768 KiB always fit into one.
+LONG = 768 << 10
+SIZES = (*(SMALLEST << k for k in range(6)), LONG, 2 * LONG, 4 * LONG)
 
 # A piece must hold at least this many reads. Otherwise joining neighbours (extents.GAP) gains more.
 READS_IN_A_PIECE = 2
@@ -82,7 +86,7 @@ def decide(
         return Decision(0, "the disk has not been measured yet")
     if costs.request < least_request:
         return Decision(0, f"a request to this disk takes only {costs.request * 1e6:.0f} µs")
-    piece = _power_of_two(costs.request / costs.byte)
+    piece = max((size for size in SIZES if size <= costs.request / costs.byte), default=0)
     is_trial = costs.guessed and piece < SMALLEST >= READS_IN_A_TRIAL * pattern.size
     if is_trial:
         piece = SMALLEST
@@ -108,8 +112,3 @@ def extent(begin: int, end: int, piece: int, size: int) -> tuple[int, int]:
     """
     start = begin - begin % piece
     return start, min(max(start + piece, end), size)
-
-
-def _power_of_two(size: float) -> int:
-    """Return the largest power of two that is not larger than `size`, at most LARGEST."""
-    return 1 << (max(1, min(int(size), LARGEST)).bit_length() - 1)

@@ -11,6 +11,7 @@ import mmap
 import os
 import resource
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import NoReturn, Protocol
 
 import numpy as np
@@ -28,6 +29,7 @@ DESCRIPTORS_EACH = 2  # for each file: buffered and O_DIRECT
 SPARE_DESCRIPTORS = 256  # left for the rest of the program
 DEFAULT_ALIGN = 4096  # for O_DIRECT, if the kernel does not say
 CHUNK = 8 << 20  # bytes that `Recheck` and salvage read at a time
+ROUND = 256 << 10  # requests are multiples of it, and so are long pieces
 ADVICE = 128 << 10  # the kernel may cut longer advice, unless the disk takes longer requests
 
 
@@ -226,7 +228,7 @@ class SourceSet:
     is_local = True
 
     def __init__(self, paths: Sequence[str], *, direct: bool) -> None:
-        _allow_descriptors(DESCRIPTORS_EACH * len(paths))
+        allow_descriptors(DESCRIPTORS_EACH * len(paths))
         self.each = tuple(Source(path, direct=direct) for path in paths)
         self.fds = np.array([source.fd for source in self.each])
         self.direct_fds = np.array([source.direct_fd for source in self.each])
@@ -297,7 +299,7 @@ class Recheck:
         return crc
 
 
-def _allow_descriptors(count: int) -> None:
+def allow_descriptors(count: int) -> None:
     """Raise the soft limit on open files if `count` needs it, up to the hard limit.
 
     The usual soft limit of 1024 exists for select(2), which this library does not use.
@@ -310,16 +312,21 @@ def _allow_descriptors(count: int) -> None:
 
 
 def _longest_request(fd: int) -> int:
-    """Return the bytes of the longest request to a file's disk; 0 if that is not known.
+    """Return bytes that a file's disk reads with one request; 0 if that is not known.
 
-    The kernel cuts POSIX_FADV_WILLNEED to this length, or to its readahead if that is longer.
+    The kernel cuts POSIX_FADV_WILLNEED to `max_sectors_kb`, or to its readahead if that is longer.
+    Pages that are scattered in memory also need a segment each.
     """
     device = os.fstat(fd).st_dev
     disk = f"/sys/dev/block/{os.major(device)}:{os.minor(device)}"
     for queue in ("queue", "../queue"):  # of a disk, or of a partition
-        path = f"{disk}/{queue}/max_sectors_kb"
-        with contextlib.suppress(OSError, ValueError), open(path, "rb") as file:
-            return int(file.read()) << 10
+        with contextlib.suppress(OSError, ValueError):
+            size, segments = (
+                int(Path(f"{disk}/{queue}/{name}").read_bytes())
+                for name in ("max_sectors_kb", "max_segments")
+            )
+            longest = min(size << 10, segments * mmap.PAGESIZE)
+            return longest - longest % ROUND if longest >= ROUND else longest
     return 0
 
 

@@ -18,13 +18,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ffrecord.disk import memory, pagecache
+from ffrecord.disk.policy import LONG
 from ffrecord.text import human
 
 if TYPE_CHECKING:
     from ffrecord.disk.source import Source, SourceSet
 
-STEP = 1 << 20  # bytes of the longest step
-BYTES_AHEAD = 4 * STEP  # in flight
+STEP = LONG  # bytes of the longest step
+BYTES_AHEAD = 4 << 20  # in flight
 MOST_AHEAD = 64  # steps in flight, if they are short
 
 
@@ -39,6 +40,14 @@ class Range:
     @property
     def size(self) -> int:
         return self.end - self.begin
+
+    def cached(self) -> int:
+        """Return how many bytes are in the page cache; 0 if nobody can tell."""
+        return pagecache.cached_bytes(self.source.fd, self.begin, self.size) or 0
+
+    def announce(self) -> None:
+        """Let the disk begin to read these bytes into the page cache."""
+        self.source.will_need(self.begin, self.size)
 
     def wait(self) -> None:
         """Wait until the disk has read the last byte."""
@@ -66,7 +75,7 @@ def warm(ranges: Sequence[Range]) -> Iterator[int]:
     for step in announced(_steps(ranges)):
         step.wait()
         # If nobody can tell, this only copies pages that are cached already.
-        if pagecache.cached_bytes(step.source.fd, step.begin, step.size) != step.size:
+        if step.cached() != step.size:
             step.source.read_through(step.begin, step.size)
         yield step.size
     _complete(ranges)
@@ -77,8 +86,7 @@ def _complete(ranges: Sequence[Range]) -> None:
     if total(ranges) > memory.available():
         return
     for step in _steps(ranges):
-        found = pagecache.cached_bytes(step.source.fd, step.begin, step.size)
-        if found and found < step.size:  # 0 and None: probably nobody can tell
+        if 0 < step.cached() < step.size:  # 0: probably nobody can tell
             step.source.read_through(step.begin, step.size)
 
 
@@ -90,7 +98,7 @@ def announced(steps: Iterable[Range]) -> Iterator[Range]:
     ahead: deque[Range] = deque()
     in_flight = 0
     for step in steps:
-        step.source.will_need(step.begin, step.size)
+        step.announce()
         ahead.append(step)
         in_flight += step.size
         while in_flight >= BYTES_AHEAD or len(ahead) >= MOST_AHEAD:

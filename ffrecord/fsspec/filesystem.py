@@ -43,6 +43,11 @@ from ffrecord.records.unchanged import changed
 BATCH_BYTES = 256 << 20
 """Most bytes that `cat` reads as one batch, because it copies them and needs twice the memory."""
 
+MOST_KEPT = (32 << 20) - 4096
+"""Most bytes of a batch whose memory is kept for the next one. glibc has no larger threshold."""
+
+_kept = 128 << 10  # glibc's thresholds at first
+
 
 class PackedFolderFileSystem(AbstractFileSystem):  # type: ignore[misc]
     """The files of a packed folder. Paths have no leading slash; the root is "".
@@ -54,6 +59,8 @@ class PackedFolderFileSystem(AbstractFileSystem):  # type: ignore[misc]
         check_data: verify the CRC-32 of the index and of everything that is read.
         mode: how records are read, see `FileReader`.
         memory: how much of the page cache may be filled, see `FileReader`.
+        cache: folder that keeps what is read from a URL, see `FileReader`.
+        cache_size: most bytes of this folder.
     """
 
     protocol = "ffr"
@@ -63,11 +70,14 @@ class PackedFolderFileSystem(AbstractFileSystem):  # type: ignore[misc]
     def __init__(
         self, fo: Path | list[Path] = "", target_protocol: str | None = None,
         target_options: dict[str, Any] | None = None, *, check_data: bool = True,
-        mode: str = "auto", memory: int | str | None = None, **storage_options: Any,
+        mode: str = "auto", memory: int | str | None = None, cache: Any = None,
+        cache_size: int | str | None = None, **storage_options: Any,
     ) -> None:  # fmt: skip
         super().__init__(**storage_options)
         target = Target.of(fo, target_protocol, target_options or {})
-        options = {"check_data": check_data, "mode": mode, "memory": memory}
+        options: dict[str, Any] = {"check_data": check_data, "mode": mode, "memory": memory}
+        given = {"cache": cache, "cache_size": cache_size}
+        options |= {name: value for name, value in given.items() if value is not None}
         self._arguments = {
             **storage_options, **options, "fo": target.place, "target_protocol": target.protocol,
             "target_options": target.options,
@@ -347,6 +357,7 @@ class PackedFolderFileSystem(AbstractFileSystem):  # type: ignore[misc]
     ) -> dict[str, bytes | Exception]:
         """Return the bytes of files by path, or their errors if `on_error` says so."""
         ends = np.cumsum(self.folder.reader.record_sizes(records))
+        _keep_freed_memory(int(ends[-1]) if len(ends) else 0)
         contents: dict[str, bytes | Exception] = {}
         done = 0
         while done < len(paths):
@@ -355,7 +366,7 @@ class PackedFolderFileSystem(AbstractFileSystem):  # type: ignore[misc]
             some = paths[done:stop]
             try:
                 found = self.folder.archive.read_records(records[done:stop], some.__getitem__)
-                contents.update(zip(some, [each.tobytes() for each in found], strict=True))
+                contents.update(zip(some, map(np.ndarray.tobytes, found), strict=True))
             except (FFRecordError, OSError):
                 if on_error == "raise":
                     raise
@@ -406,7 +417,7 @@ class PackedFolderFileSystem(AbstractFileSystem):  # type: ignore[misc]
                         raise
                     results.append(error)
             return results
-        return [each.tobytes() for each in found]
+        return list(map(np.ndarray.tobytes, found))
 
     def _ranges(
         self, paths: list[str], starts: Sequence[int | None], ends: Sequence[int | None]
@@ -472,6 +483,19 @@ def _reopened(
     if fs.folder.reader.fingerprint != fingerprint:
         raise changed(fs.folder.archive.path)
     return fs
+
+
+def _keep_freed_memory(size: int) -> None:
+    """Let the allocator keep the memory of a batch of `size` bytes when the batch is dropped.
+
+    glibc gives freed memory back to the kernel, and the next batch faults in every page again. That
+    took as long as reading files of 10 kB. Freeing a block raises glibc's thresholds, once and for
+    good, to the size of the block; it then keeps up to twice this size.
+    """
+    global _kept
+    if _kept < size <= MOST_KEPT:
+        _kept = size
+        np.empty(size, np.uint8)
 
 
 def _refuse(path: Any) -> NoReturn:

@@ -18,7 +18,7 @@ from ffrecord.disk import extents
 from ffrecord.disk.fetch import Fetch
 from ffrecord.disk.slabs import SlabPool
 from ffrecord.disk.source import SourceSet
-from ffrecord.errors import SampleChecksumError
+from ffrecord.errors import ReadFailedError, SampleChecksumError, TruncatedError
 from ffrecord.format import checksum
 
 if TYPE_CHECKING:  # loaded with the first URL
@@ -72,13 +72,17 @@ class Batch:
         if not begin.size:
             return PendingRead(self, results=self.empty())
         sources = self.sources
-        fetch: Fetch | RemoteFetch
         if isinstance(sources, SourceSet):
             fetch = Fetch(sources, file, begin, end, self.mode, _slabs)
-        else:
-            fetch = sources.fetch(file, begin, end, _slabs)
-        fetch.start(everything=everything)
-        return PendingRead(self, arrival=_Arrival(fetch, rows))
+            fetch.start(everything=everything)
+            return PendingRead(self, arrivals=[_Arrival(fetch, rows)])
+        checked = self.stored is not None
+        arrivals = []
+        for part, some in sources.fetch(file, begin, end, _slabs, checked=checked):
+            part.start(everything=everything)
+            of = some if rows is None else rows if some is None else rows[some]
+            arrivals.append(_Arrival(part, of))
+        return PendingRead(self, arrivals=arrivals)
 
     def empty(self) -> list[Bytes]:
         """Return an empty array for every row, after checking the checksums of empty records."""
@@ -141,8 +145,8 @@ class _Arrival:
             start[plan.order], stop[plan.order] = plan.start, plan.stop
         records = [memory[a:b] for a, b in zip(start.tolist(), stop.tolist(), strict=True)]
         if batch.stored is not None:
-            computed = checksum.crc32_many(records)
-            batch.compare(range(len(records)), batch.stored.tolist(), computed)
+            rows, stored = range(len(records)), batch.stored.tolist()
+            batch.compare(rows, stored, batch.crcs(rows, records, stored))
         return records
 
 
@@ -150,10 +154,11 @@ class PendingRead:
     """A batch that is being read. Use it in one thread at a time."""
 
     def __init__(
-        self, batch: Batch, *, arrival: _Arrival | None = None, results: list[Bytes] | None = None
-    ) -> None:
+        self, batch: Batch, *, arrivals: Sequence[_Arrival] = (),
+        results: list[Bytes] | None = None,
+    ) -> None:  # fmt: skip
         self._batch = batch
-        self._arrival = arrival
+        self._arrivals = arrivals
         self._results = results
 
     def result(self) -> list[Bytes]:
@@ -161,41 +166,52 @@ class PendingRead:
         if self._results is None and self._batch.mode == "mmap":
             self._results = self._batch.views()
         elif self._results is None:
-            arrival, self._arrival = self._arrival, None
-            if arrival is None or not arrival.fetch.mine:
+            arrivals, self._arrivals = self._arrivals, ()
+            if not arrivals or not all(arrival.fetch.mine for arrival in arrivals):
                 # A retry after an error, or a forked child, where no read ever completes.
                 self._results = self._batch.begin_read(everything=False).result()
             else:
-                self._results = self._collect(arrival)
+                self._results = self._collect(arrivals)
         return self._results
 
-    def _collect(self, arrival: _Arrival) -> list[Bytes]:
-        batch, plan, memory = self._batch, arrival.fetch.plan, arrival.fetch.memory
-        if arrival.fetch.is_complete and arrival.full is None:
-            return arrival.whole(batch)
+    def _collect(self, arrivals: Sequence[_Arrival]) -> list[Bytes]:
+        batch, (first, *_) = self._batch, arrivals
         try:
-            # Lists, not arrays: a wave has few records, and plain Python is faster for those.
-            start, stop, rows = plan.start.tolist(), plan.stop.tolist(), arrival.rows
-            stored = None if batch.stored is None else batch.stored.tolist()
-            results = [memory] * len(batch.record)
-            if len(rows) < len(results):
+            if len(arrivals) == 1 and first.fetch.is_complete and first.full is None:
+                return first.whole(batch)
+            results = [first.fetch.memory] * len(batch.record)
+            if first.full is not None:
                 results = batch.empty()
-            completion: _Completion | None = None
-            for reads in arrival.fetch.waves():
-                which: Sequence[int] = reads
-                if plan.first is not None:
-                    completion = completion or _Completion(plan)
-                    which = completion.after(reads)
-                records = [memory[start[k] : stop[k]] for k in which]
-                places = [rows[k] for k in which]
-                if stored is not None:
-                    due = [stored[row] for row in places]
-                    batch.compare(places, due, batch.crcs(places, records, due))
-                for row, record in zip(places, records, strict=True):
-                    results[row] = record
+            for arrival in reversed(arrivals):  # the first one may be the network
+                self._collect_part(arrival, results)
+        except (ReadFailedError, TruncatedError) as error:
+            sources = batch.sources
+            if isinstance(sources, SourceSet) or not sources.give_up_copies(error):
+                raise
+            return batch.begin_read(everything=False).result()
         finally:
-            arrival.fetch.close()
+            for arrival in arrivals:
+                arrival.fetch.close()
         return results
+
+    def _collect_part(self, arrival: _Arrival, results: list[Bytes]) -> None:
+        batch, plan, memory = self._batch, arrival.fetch.plan, arrival.fetch.memory
+        # Lists, not arrays: a wave has few records, and plain Python is faster for those.
+        start, stop, rows = plan.start.tolist(), plan.stop.tolist(), arrival.rows
+        stored = None if batch.stored is None else batch.stored.tolist()
+        completion: _Completion | None = None
+        for reads in arrival.fetch.waves():
+            which: Sequence[int] = reads
+            if plan.first is not None:
+                completion = completion or _Completion(plan)
+                which = completion.after(reads)
+            records = [memory[start[k] : stop[k]] for k in which]
+            places = [rows[k] for k in which]
+            if stored is not None:
+                due = [stored[row] for row in places]
+                batch.compare(places, due, batch.crcs(places, records, due))
+            for row, record in zip(places, records, strict=True):
+                results[row] = record
 
 
 class _Completion:

@@ -12,7 +12,7 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ffrecord.atomic import locks
 from ffrecord.atomic.file import sync_folder
@@ -20,9 +20,16 @@ from ffrecord.atomic.folder import NewFolder, check_new_folder
 from ffrecord.disk.libc import die_with_parent
 from ffrecord.errors import FFRecordError
 from ffrecord.format.records import part_name
-from ffrecord.progress import bar
+from ffrecord.progress import bar, sending_bar
+from ffrecord.records.opening import refuse_remote_options
 from ffrecord.records.writer import FileWriter
+from ffrecord.remote.urls import is_remote
 from ffrecord.text import counted
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from ffrecord.remote.options import RemoteOptions
 
 MOST_WORKERS = 16  # processes by default
 _GUARD = 'call dump below `if __name__ == "__main__":`'
@@ -43,6 +50,7 @@ def dump(
     *,
     max_workers: int | None = None,
     executor: Executor | None = None,
+    **remote: Unpack[RemoteOptions],
 ) -> None:
     """Write `dataset[0]`, `dataset[1]`, … to record files.
 
@@ -55,11 +63,15 @@ def dump(
         max_workers: number of processes that write at the same time, at most 16 by default.
         executor: runs the work instead of these processes. If its workers are processes, `dataset`
             must be picklable.
+        remote: options for URLs, as for `FileReader`.
 
     A new folder appears when all shards are complete. In an existing folder the shards get their
     names when all of them are complete, so a failure leaves the folder unchanged. The shards are
     renamed one after the other: a kill or power cut at that moment leaves a mix of old and new
     shards. Run `dump` again to repair that. `dump` raises the first error of a worker.
+
+    For a URL, the files are made in a temporary folder (`TMPDIR`) and uploaded when all of them are
+    complete. The folder must be empty. Its shards appear one after the other.
 
     Worker processes that are not forked import the program again. Therefore call `dump` below
     `if __name__ == "__main__":`.
@@ -67,6 +79,15 @@ def dump(
     if nfiles < 1:
         raise ValueError(f"nfiles must be at least 1, not {nfiles}")
     n = len(dataset)
+    if is_remote(fname, remote):
+        from ffrecord.remote.target import Target  # needed for URLs only
+
+        with Target(fname, remote, is_folder=nfiles > 1) as upload:
+            dump(dataset, upload.path, nfiles, verbose, max_workers=max_workers, executor=executor)
+            with sending_bar(shown=verbose) as tell:
+                upload.upload(tell=tell)
+        return
+    refuse_remote_options(remote)
     if nfiles == 1:
         _write(dataset, _Shard(0, n, os.fspath(fname)), verbose)
         return

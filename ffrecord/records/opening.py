@@ -202,6 +202,7 @@ def _remote_heads(sources: RemoteSources, head: Callable[[RemoteSource], Head]) 
         except FFRecordError:  # perhaps only the transfer was wrong
             source.distrust()
             heads.append(head(source))
+            source.trust()
         source.forget_first()
     return heads
 

@@ -74,8 +74,8 @@ class FileReader(Closing):
             that the finished file will have. `refresh` adds records flushed later. It also notices
             that the file is finished: then the reader continues with the finished file, and
             `unfinished` becomes False.
-        remote: options for URLs: `storage_options`, `store`, `fs`, `requests` and `deadline`. See
-            "Options" in the guide for remote files.
+        remote: options for URLs: `storage_options`, `store`, `fs`, `requests`, `deadline`, `cache`
+            and `cache_size`. See "Options" in the guide for remote files.
     """
 
     def __init__(
@@ -309,7 +309,7 @@ class FileReader(Closing):
 
         For URLs the dictionary has counts of `requests`, of `repeated` requests and of `bytes`. It
         has the measured `request_seconds` and `bytes_per_second`, and the `gap`: records that are
-        closer share a request.
+        closer share a request. `cached_bytes` is the size of what the cache has of the files.
         """
         sources = self._table.require_open()
         if not isinstance(sources, SourceSet):

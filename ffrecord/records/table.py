@@ -210,7 +210,10 @@ class KeptTable(Table):
             return self.batch(np.array([record])).begin_read(everything=False).result()[0]
         else:
             content = np.empty(end - begin, np.uint8)
-            sources.read_one(file, content, begin)
+            if self.check or isinstance(sources, SourceSet):
+                sources.read_one(file, content, begin)
+            else:
+                sources[file].read_into(content, begin)
         if self.check:
             computed, stored = crc32(content), int(self.checksums[record])
             if computed != stored and not isinstance(sources, SourceSet):

@@ -15,6 +15,9 @@ With `resumable=True` the temporary file has a name and outlives its writer (see
 so far. The next resumable writer for the same file continues after them. If the file is already
 finished and has as many records as announced, it stays unchanged.
 
+A URL is written in the same way to a temporary folder, and uploaded by `close`
+(`ffrecord.remote.target`).
+
 A writer belongs to one thread and to the process that made it.
 """
 
@@ -26,7 +29,7 @@ import warnings
 from array import array
 from collections.abc import Iterable, Iterator
 from itertools import accumulate
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -39,7 +42,14 @@ from ffrecord.format.checksum import crc32
 from ffrecord.format.padding import ALIGNMENT, UNALIGNED, rounded_up
 from ffrecord.records import draft
 from ffrecord.records.draft import Draft
+from ffrecord.remote.urls import is_remote
 from ffrecord.text import counted, integer
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from ffrecord.remote.options import RemoteOptions
+    from ffrecord.remote.target import Target
 
 COPY_CHUNK = 1 << 20  # bytes read from a file object at a time
 SHOWN = 30  # characters of a text that an error repeats
@@ -51,7 +61,8 @@ class FileWriter(Finishing):
     """Writer of a record file.
 
     Args:
-        fname: the file to write. It is replaced when the writer is closed.
+        fname: the file to write. It is replaced when the writer is closed. A URL is uploaded then;
+            the file is made in a temporary folder (`TMPDIR`) before.
         n: number of records that will be written; with `append`, the number that will be added.
             Without `n` the header is put in front of the records at the end: by shifting whole
             blocks where the file system can (ext4, XFS), otherwise by one copy inside the kernel.
@@ -64,6 +75,7 @@ class FileWriter(Finishing):
             must be the same every time. Without `n`, closing may copy everything. A finished file
             of `n` records stays unchanged, and `count` is `n`. Without `n` a finished file is
             written again, because it might have been meant to grow.
+        remote: options for URLs, as for `FileReader`.
     """
 
     _align = UNALIGNED  # the first record begins at a multiple of this
@@ -75,8 +87,10 @@ class FileWriter(Finishing):
         *,
         append: bool = False,
         resumable: bool = False,
+        **remote: Unpack[RemoteOptions],
     ) -> None:
-        if not isinstance(fname, (str, os.PathLike)):
+        is_url = is_remote(fname, remote)
+        if not is_url and not isinstance(fname, (str, os.PathLike)):
             raise TypeError(f"fname must be a path, not {type(fname).__name__}")
         n = None if n is None else integer(n, "n")
         if n is not None and not 0 <= n <= record_layout.MAX_RECORDS:
@@ -87,9 +101,18 @@ class FileWriter(Finishing):
             )
         self._pid = os.getpid()
         self._resumable = resumable
-        # Follow a symlink: replacing the link would orphan the file it points to.
-        self._path = os.path.realpath(os.fsdecode(fname))
-        check_target(self._path)
+        self._upload: Target | None = None
+        if is_url:
+            self._upload = _upload_target(fname, remote, append=append, resumable=resumable)
+            self._path, self._local = self._upload.name, self._upload.path
+        else:
+            if remote:
+                from ffrecord.remote.options import refuse_for_paths
+
+                refuse_for_paths(remote)
+            # Follow a symlink: replacing the link would orphan the file it points to.
+            self._path = self._local = os.path.realpath(os.fsdecode(fname))
+        check_target(self._local)
         with self._writing():
             begun = self._begin(n, append)
         self._file = begun.file
@@ -109,8 +132,8 @@ class FileWriter(Finishing):
         elif self._resumable:
             from ffrecord.records.resume import begin
         else:
-            return draft.new(Naming(self._path), n, self._align)
-        return begin(self._path, n)
+            return draft.new(Naming(self._local), n, self._align)
+        return begin(self._local, n)
 
     def write_one(self, data: Any) -> None:
         """Add one record.
@@ -225,6 +248,7 @@ class FileWriter(Finishing):
                 self.flush()
         finally:
             self._file.abandon()
+            self._forget()
 
     def close(self) -> None:
         """Finish the file and give it its name. Without `close`, the file does not appear."""
@@ -249,13 +273,22 @@ class FileWriter(Finishing):
                     self._file.publish()
         except BaseException:
             self._file.abandon()
+            self._forget()
             raise
         self._file.discard()
+        if self._upload is not None:
+            self._upload.upload()
 
     def discard(self) -> None:
         """Give up: leave the target unchanged and delete all records written, also if resumable."""
         if self._mine:
             self._file.discard()
+            self._forget()
+
+    def _forget(self) -> None:
+        """Remove the local files of an upload."""
+        if self._upload is not None:
+            self._upload.close()
 
     def _give_up(self) -> None:
         with contextlib.suppress(OSError, FFRecordError):  # the first error matters
@@ -272,7 +305,8 @@ class FileWriter(Finishing):
                 "with resumable=True, in a with block"
             )
         try:
-            if self.n is not None and self.count == self.n:
+            # An upload needs a thread, which may have ended with the interpreter.
+            if self.n is not None and self.count == self.n and self._upload is None:
                 self.close()
                 return
             self.suspend()
@@ -342,12 +376,20 @@ class FileWriter(Finishing):
     def _writing(self) -> Iterator[None]:
         """Turn errors of a full or failing disk into FFRecordErrors, and end the writer."""
         try:
-            with writing(self._path):
+            with writing(self._local):
                 yield
         except OSError:
             if hasattr(self, "_file"):
                 self._file.abandon()
             raise
+
+
+def _upload_target(fname: Any, remote: RemoteOptions, *, append: bool, resumable: bool) -> Target:
+    """Return the place to upload to. Its modules are loaded with the first URL."""
+    from ffrecord.remote.target import Target, refuse_append
+
+    refuse_append(fname, append=append, resumable=resumable)
+    return Target(fname, remote)
 
 
 class AlignedWriter(FileWriter):

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from ffrecord.remote.multipart import Unfinished
+from ffrecord.remote.parts import Parts
 from ffrecord.remote.trouble import Span
 
 
@@ -46,11 +48,47 @@ class Store(Protocol):
     async def get(self, key: str, span: Span, pinned: Version | None) -> Answer:
         """Return bytes of an object. If `pinned` is given, only this version may answer."""
 
+    async def get_unless(self, key: str, span: Span, known: Version) -> Answer | None:
+        """Return bytes of an object, or None if it still has the version `known`."""
+
+    def object_identity(self, key: str) -> str | None:
+        """Return text that tells an object from all others, without secrets.
+
+        None if the store cannot demand a version, so that its objects cannot be cached.
+        """
+
     async def recheck(self, key: str, pinned: Version) -> None:
         """Raise `Trouble` if a version that `get` cannot demand is not there any more."""
 
     async def names(self, key: str) -> list[str]:
         """Return the names of the files and folders in a folder."""
+
+    async def version(self, key: str) -> Version | None:
+        """Return the version of an object; None if there is no such object."""
+
+    async def is_empty(self, key: str) -> bool:
+        """Return True if there is no object in a folder."""
+
+    async def put(self, key: str, parts: Parts, *, new: bool) -> None:
+        """Put an object, which appears whole or not at all.
+
+        With `new`, an existing object is not replaced, as far as the store can promise that.
+        """
+
+    async def delete(self, key: str) -> None:
+        """Delete an object. A missing object is no error."""
+
+    def unfinished(self, key: str) -> Unfinished | None:
+        """Return the key's unfinished uploads; None if the store has none, or does not list them.
+
+        This method waits for the network, and must run in a thread.
+        """
+
+    def address(self, key: str) -> tuple[str | None, dict[str, str]]:
+        """Return the URL of an object and the options that lead there, without secrets.
+
+        The URL is None if the store does not know it.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,3 +98,8 @@ class Place:
     store: Store
     key: str
     shown: str
+
+    def inside(self, name: str) -> Place:
+        """Return an object in this folder."""
+        key = f"{self.key.rstrip('/')}/{name}" if self.key.strip("/") else f"{self.key}{name}"
+        return Place(self.store, key, f"{self.shown.rstrip('/')}/{name}")

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from queue import Empty, SimpleQueue
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -20,20 +21,38 @@ from ffrecord.disk.extents import Plan
 from ffrecord.disk.tally import TALLY
 from ffrecord.remote import loop
 from ffrecord.remote.answers import Place, Version
+from ffrecord.remote.cache.copy import Copy
 from ffrecord.remote.link import Link
 from ffrecord.remote.trouble import Span
 
+LONG = 1 << 20
+"""Bytes whose copy takes longer than it takes to give the interpreter away and to get it back."""
+
+
+class Object(Protocol):
+    """An open object: `remote.source.RemoteSource`."""
+
+    @property
+    def place(self) -> Place: ...
+    @property
+    def version(self) -> Version: ...
+    @property
+    def copy(self) -> Copy | None: ...
+
 
 class RemoteFetch:
-    """Requests of one plan, into `memory`. Call `start`, iterate over `waves`, then `close`."""
+    """Requests of one plan, into `memory`. Call `start`, iterate over `waves`, then `close`.
+
+    Answers are also written into the copies of the objects in the cache, before the caller gets
+    their memory: the caller may change it. The plan's reads are then whole blocks.
+    """
 
     is_complete = False  # no read is done when `start` returns
 
-    def __init__(
-        self, link: Link, objects: Sequence[tuple[Place, Version]], plan: Plan, memory: Bytes
-    ) -> None:
+    def __init__(self, link: Link, objects: Sequence[Object], plan: Plan, memory: Bytes) -> None:
         self.plan = plan
         self.memory = memory
+        self._objects = objects
         self._flight = _Flight(link, objects, plan, memory)
         self._process = os.getpid()
 
@@ -53,15 +72,31 @@ class RemoteFetch:
         left, arrivals = len(self.plan.offset), self._flight.arrivals
         while left:
             began = time.perf_counter()
-            wave = [_checked(arrivals.get())]
+            wave = list(map(_checked, arrivals.get()))
             TALLY.waited += time.perf_counter() - began
             while True:
                 try:
-                    wave.append(_checked(arrivals.get_nowait()))
+                    wave += map(_checked, arrivals.get_nowait())
                 except Empty:
                     break
             left -= len(wave)
+            self._keep(wave)
             yield wave
+
+    def _keep(self, wave: Sequence[int]) -> None:
+        """Write the answers of a wave into the copies of their objects."""
+        plan = self.plan
+        pieces: dict[int, list[tuple[int, Bytes]]] = {}
+        for read in wave:
+            file = 0 if plan.file is None else int(plan.file[read])
+            if self._objects[file].copy is not None:
+                place, length = int(plan.place[read]), wanted(plan, read, self._objects[file])
+                piece = int(plan.offset[read]), self.memory[place : place + length]
+                pieces.setdefault(file, []).append(piece)
+        for file, some in pieces.items():
+            copy = self._objects[file].copy
+            if copy is not None:
+                copy.put(some)
 
     def close(self) -> None:
         """Cancel the requests that have no answer, and wait until nothing writes into memory."""
@@ -80,10 +115,8 @@ class RemoteFetch:
 class _Flight:
     """The tasks of one fetch. They do not refer to the fetch, so that it can be dropped."""
 
-    def __init__(
-        self, link: Link, objects: Sequence[tuple[Place, Version]], plan: Plan, memory: Bytes
-    ) -> None:
-        self.arrivals: SimpleQueue[int | BaseException] = SimpleQueue()
+    def __init__(self, link: Link, objects: Sequence[Object], plan: Plan, memory: Bytes) -> None:
+        self.arrivals: SimpleQueue[list[int | BaseException]] = SimpleQueue()
         self.is_over = False
         self._link = link
         self._objects = objects
@@ -91,33 +124,45 @@ class _Flight:
         self._memory = memory
         self._tasks: list[asyncio.Task[None]] = []
         self._left = 0
+        self._news: list[int | BaseException] = []
 
     def launch(self) -> None:
         plan = self._plan
         files = [0] * len(plan.offset) if plan.file is None else plan.file.tolist()
+        needs = [wanted(plan, read, self._objects[file]) for read, file in enumerate(files)]
         rows = zip(
-            range(len(files)), files, plan.offset.tolist(), plan.need.tolist(), plan.place.tolist(),
-            strict=True,
-        )  # fmt: skip
+            range(len(files)), files, plan.offset.tolist(), needs, plan.place.tolist(), strict=True
+        )
         self._left = len(files)
         running = asyncio.get_running_loop()
         self._tasks = [running.create_task(self._read(*row)) for row in rows]
 
     async def _read(self, read: int, file: int, offset: int, need: int, place: int) -> None:
-        where, version = self._objects[file]
+        where = self._objects[file]
         try:
-            answer = await self._link.get(where, Span(offset, offset + need), version)
+            span = Span(offset, offset + need)
+            answer = await self._link.get(where.place, span, where.version)
             if not self.is_over:
-                self._memory[place : place + need] = np.frombuffer(answer.body, np.uint8)
-                self.arrivals.put(read)
+                _copy(answer.body, self._memory[place : place + need])
+                self._arrived(read)
         except asyncio.CancelledError:
             pass
         except BaseException as error:
-            self.arrivals.put(error)
+            self._arrived(error)
         self._left -= 1
         if not self._left:
             self.is_over = True
             self._tasks.clear()
+
+    def _arrived(self, result: int | BaseException) -> None:
+        """Announce the reads of one pass of the loop together: waking a thread is slow."""
+        if not self._news:
+            asyncio.get_running_loop().call_soon(self._announce)
+        self._news.append(result)
+
+    def _announce(self) -> None:
+        self.arrivals.put(self._news)
+        self._news = []
 
     def cancel(self, over: threading.Event | None) -> None:
         """End all tasks. The copies are made in this thread, so none is under way."""
@@ -126,6 +171,21 @@ class _Flight:
             task.cancel()
         if over is not None:
             over.set()
+
+
+def _copy(body: Any, target: Bytes) -> None:
+    """Copy an answer. numpy lets other threads run meanwhile, which pays only for long ones."""
+    if len(target) < LONG:
+        target.data[:] = memoryview(body)
+    else:
+        target[:] = np.frombuffer(body, np.uint8)
+
+
+def wanted(plan: Plan, read: int, where: Object) -> int:
+    """Return the bytes to ask for: those of records, or whole blocks for the cache."""
+    if where.copy is None:
+        return int(plan.need[read])
+    return min(int(plan.length[read]), where.version.size - int(plan.offset[read]))
 
 
 def _checked(arrived: int | BaseException) -> int:

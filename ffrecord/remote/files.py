@@ -15,6 +15,7 @@ from typing import Any, cast
 from ffrecord.errors import RemoteError, UrlError
 from ffrecord.remote import filesystems, loop, obstores, urls
 from ffrecord.remote.answers import Place, Store
+from ffrecord.remote.cache.objects import Cache
 from ffrecord.remote.link import Link
 from ffrecord.remote.options import Options, RemoteOptions, checked
 from ffrecord.remote.source import RemoteSources, open_places
@@ -24,7 +25,7 @@ SUFFIX = ".ffr"
 
 
 class Access:
-    """The stores of one reader, by their roots."""
+    """The stores of one reader or of one upload, by their roots."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
@@ -50,7 +51,9 @@ class Access:
             return Place(store, key, urls.shown(path))
         root, key = obstores.from_url(path)
         if root not in self._stores:
-            self._stores[root] = obstores.open_store(root, options.storage_options)
+            self._stores[root] = obstores.open_store(
+                root, options.storage_options, options.deadline
+            )
         return Place(self._stores[root], key, urls.shown(path))
 
 
@@ -82,7 +85,8 @@ class RemoteFiles:
     def open(self) -> RemoteSources:
         """Open all files."""
         access = self._access
-        return open_places(access.link, [access.place(path) for path in self.paths])
+        places = [access.place(path) for path in self.paths]
+        return open_places(access.link, places, Cache.of(self.options))
 
 
 @dataclass(frozen=True)

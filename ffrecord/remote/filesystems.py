@@ -9,6 +9,7 @@ A file system with asyncio runs in the loop of fsspec. Others run in threads.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -19,8 +20,14 @@ from ffrecord.errors import UrlError
 from ffrecord.remote.answers import Answer, Version
 from ffrecord.remote.obstores import missing
 from ffrecord.remote.options import REQUESTS
+from ffrecord.remote.parts import Parts
 from ffrecord.remote.trouble import Kind, Span, Trouble, of_exception
 from ffrecord.remote.urls import shown
+
+RENAMING = frozenset(
+    {"file", "local", "sftp", "ssh", "smb", "ftp", "hdfs", "arrow_hdfs", "webhdfs"}
+)
+"""Protocols that show a file while it grows, and that rename it in one step."""
 
 _TAGS = ("ETag", "etag", "e_tag", "md5Hash", "content_md5", "checksum")
 _TIMES = ("mtime", "LastModified", "last_modified", "updated", "modified", "created")
@@ -108,10 +115,69 @@ class FileSystem:
             raise Trouble(Kind.BUSY, f"the answer has {len(body)} bytes instead of {end - begin}")
         return Answer(body, begin, pinned)
 
+    async def get_unless(self, key: str, span: Span, known: Version) -> Answer | None:
+        return None if (await self._version(key)).agrees(known) else await self.get(key, span, None)
+
+    def object_identity(self, key: str) -> str | None:
+        """Return None: a range of another version might get into the cache."""
+        return None
+
     async def recheck(self, key: str, pinned: Version) -> None:
         if not (await self._version(key)).agrees(pinned):
             raise Trouble(Kind.CHANGED, "replaced")
 
+    async def version(self, key: str) -> Version | None:
+        try:
+            return await self._version(key)
+        except Trouble as trouble:
+            if trouble.kind is not Kind.MISSING:
+                raise
+            return None
+
+    async def is_empty(self, key: str) -> bool:
+        try:
+            return not await self.names(key)
+        except Trouble as trouble:
+            if trouble.kind is not Kind.MISSING:
+                raise
+            return True
+
+    async def put(self, key: str, parts: Parts, *, new: bool) -> None:
+        """Put a file. Object stores show it when it is whole; disks show the name they have."""
+        folder, slash, name = key.rpartition("/")
+        if slash:
+            await self._call("makedirs", folder, exist_ok=True)
+        if not RENAMING & _protocols(self._now()):
+            await self._call("put_file", parts.path, key)
+            parts.sent(parts.size)
+            return
+        hidden = f"{folder}{slash}.{name}.uploading"
+        try:
+            await self._call("put_file", parts.path, hidden)
+            await self._call("mv", hidden, key)
+            parts.sent(parts.size)
+        except BaseException:
+            with contextlib.suppress(Trouble):
+                await self._call("rm_file", hidden)
+            raise
+
+    async def delete(self, key: str) -> None:
+        try:
+            await self._call("rm_file", key)
+        except Trouble as trouble:
+            if trouble.kind is not Kind.MISSING:
+                raise
+
+    def unfinished(self, key: str) -> None:
+        return None
+
+    def address(self, key: str) -> tuple[str | None, dict[str, str]]:
+        return None, {}
+
     async def names(self, key: str) -> list[str]:
         found = await self._call("ls", key, detail=False)
         return sorted(str(path).rstrip("/").rpartition("/")[2] for path in found)
+
+
+def _protocols(fs: Any) -> set[str]:
+    return {fs.protocol} if isinstance(fs.protocol, str) else set(fs.protocol)

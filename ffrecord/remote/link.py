@@ -43,6 +43,19 @@ class Link:
 
         return await self._repeat(attempt, place.shown, span, opening=opening)
 
+    async def get_unless(self, place: Place, span: Span, known: Version) -> Answer | None:
+        """Return bytes of an object while it is opened; None if it has the version `known`."""
+
+        async def attempt(limit: float) -> Answer | None:
+            self.sent += 1
+            answer = await _within(limit, place.store.get_unless(place.key, span, known))
+            if answer is not None:
+                _check(answer, span, None)
+                self.received += len(answer.body)
+            return answer
+
+        return await self._repeat(attempt, place.shown, span, opening=True)
+
     async def names(self, place: Place) -> list[str]:
         """Return the names of the files and folders in a folder."""
 
@@ -60,9 +73,30 @@ class Link:
 
         await self._repeat(attempt, place.shown, None, opening=False)
 
+    async def write(
+        self, place: Place, request: Callable[[], Coroutine[Any, Any, Result]], length: int = 0,
+        *, once: bool = False,
+    ) -> Result:  # fmt: skip
+        """Send a request of an upload of `length` bytes, with as many attempts as are worth it.
+
+        With `once` there is one attempt without a time limit: obstore repeats parts by itself.
+        """
+        if once:
+            try:
+                return await request()
+            except Trouble as trouble:
+                raise error_for(place.shown, trouble, None, 1, writing=True) from None
+
+        async def attempt(limit: float) -> Result:
+            self.sent += 1
+            return await _within(limit * retries.UPLOAD, request())
+
+        span = Span(0, length)
+        return await self._repeat(attempt, place.shown, span, opening=True, writing=True)
+
     async def _repeat(
         self, attempt: Callable[[float], Awaitable[Result]], shown: str, span: Span | None,
-        *, opening: bool,
+        *, opening: bool, writing: bool = False,
     ) -> Result:  # fmt: skip
         began, attempts = time.monotonic(), 0
         length = 0 if span is None else max(span.end - span.begin, -span.begin)
@@ -83,7 +117,7 @@ class Link:
             if wait is None:
                 if trouble.kind is Kind.NO_SUFFIX:
                     raise trouble
-                raise error_for(shown, trouble, span, attempts) from None
+                raise error_for(shown, trouble, span, attempts, writing=writing) from None
             self.repeated += 1
             await asyncio.sleep(wait)
 

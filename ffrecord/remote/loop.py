@@ -55,6 +55,21 @@ def wait(work: Coroutine[Any, Any, Result]) -> Result:
         raise
 
 
+async def together(*work: Coroutine[Any, Any, Result]) -> list[Result]:
+    """Run coroutines at the same time and return their results.
+
+    The first error cancels the others: requests that nobody waits for cost money, too.
+    """
+    tasks = [asyncio.ensure_future(each) for each in work]
+    try:
+        return await asyncio.gather(*tasks)
+    except BaseException:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        raise
+
+
 def _stop() -> None:
     """End the loop before the interpreter is taken down, because answers still call into it."""
     if _running is not None and _running[0] == os.getpid():

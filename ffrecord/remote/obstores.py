@@ -22,8 +22,10 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from ffrecord.errors import MissingPackageError, UrlError
-from ffrecord.remote import profiles
+from ffrecord.remote import profiles, retries, urls
 from ffrecord.remote.answers import Answer, Version
+from ffrecord.remote.multipart import Unfinished
+from ffrecord.remote.parts import AT_ONCE, Parts
 from ffrecord.remote.trouble import Kind, Span, Trouble, of_obstore
 
 SCHEMES = frozenset({"s3", "s3a", "gs", "az", "azure", "abfs", "abfss", "adl", "http", "https"})
@@ -41,6 +43,10 @@ FSSPEC_NAMES = {
 
 APART = ("client_options", "retry_config", "credential_provider")
 """Options that are arguments of obstore's stores by themselves."""
+
+_PLACES = ("bucket", "endpoint", "account_name", "container_name")
+_ENDPOINTS = ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT", "AZURE_STORAGE_ENDPOINT")
+"""Options and environment variables that say where a store is."""
 
 _lock = threading.Lock()
 _loaded: tuple[int, ModuleType] | None = None
@@ -130,10 +136,18 @@ class _CopyFinder:
 
 
 class ObjectStore:
-    """A store of obstore. `make` makes it; a forked child makes it again."""
+    """A store of obstore. `make` makes it; a forked child makes it again.
 
-    def __init__(self, make: Callable[[ModuleType], Any]) -> None:
+    obstore repeats the parts of uploads by itself, with other options: `make_for_parts` makes the
+    store for them.
+    """
+
+    def __init__(
+        self, make: Callable[[ModuleType], Any],
+        make_for_parts: Callable[[ModuleType], Any] | None = None,
+    ) -> None:  # fmt: skip
         self._make = make
+        self._make_for_parts = make_for_parts
         library_now = library()
         self._made = library_now, make(library_now)
 
@@ -145,12 +159,23 @@ class ObjectStore:
         return self._made
 
     async def get(self, key: str, span: Span, pinned: Version | None) -> Answer:
+        demanded = {} if pinned is None or pinned.match is None else {"if_match": pinned.match}
+        return await self._get(key, span, demanded, opening=pinned is None)
+
+    async def get_unless(self, key: str, span: Span, known: Version) -> Answer | None:
+        try:
+            return await self._get(key, span, {"if_none_match": known.match}, opening=True)
+        except Trouble as trouble:
+            if trouble.kind is Kind.UNCHANGED:
+                return None
+            raise
+
+    async def _get(
+        self, key: str, span: Span, conditions: Mapping[str, Any], *, opening: bool
+    ) -> Answer:
         obstore, store = self._now()
-        options: dict[str, Any] = {
-            "range": {"suffix": -span.begin} if span.is_suffix else (span.begin, span.end)
-        }
-        if pinned is not None and pinned.match is not None:
-            options["if_match"] = pinned.match
+        span_of = {"suffix": -span.begin} if span.is_suffix else (span.begin, span.end)
+        options = {"range": span_of, **conditions}
         try:
             began = time.perf_counter()
             result = await obstore.get_async(store, key, options=options)
@@ -159,7 +184,7 @@ class ObjectStore:
             begin, end = result.range
             body = await result.bytes_async()
         except Exception as error:
-            if pinned is None and type(error).__name__ == "NotSupportedError":
+            if opening and type(error).__name__ == "NotSupportedError":
                 return await self._empty(key, span, error)
             raise of_obstore(error, span) from None
         if len(body) != end - begin:
@@ -177,6 +202,22 @@ class ObjectStore:
             raise of_obstore(problem, span)
         return Answer(b"", 0, version)
 
+    def object_identity(self, key: str) -> str | None:
+        """Return kind, place and key of an object. Of the configuration, only names are taken."""
+        store = self._now()[1]
+        url = getattr(store, "url", None)
+        if url is not None:
+            place = urls.unsigned(url)
+            return urls.joined(place, key) if key else place
+        config = getattr(store, "config", None)
+        if not isinstance(config, Mapping):
+            return None
+        parts = [type(store).__name__, str(getattr(store, "prefix", None) or "")]
+        parts += [f"{name}={config[name]}" for name in _PLACES if config.get(name)]
+        if not config.get("endpoint"):
+            parts += [os.environ[name] for name in _ENDPOINTS if os.environ.get(name)]
+        return "\0".join([*parts, key])
+
     async def recheck(self, key: str, pinned: Version) -> None:
         """Do nothing: every request demands the version, and every answer states it."""
 
@@ -189,6 +230,82 @@ class ObjectStore:
             raise of_obstore(error, None) from None
         paths = [each["path"] for each in found["objects"]] + list(found["common_prefixes"])
         return sorted(path.rstrip("/").rpartition("/")[2] for path in paths)
+
+    async def version(self, key: str) -> Version | None:
+        obstore, store = self._now()
+        try:
+            return _version(await obstore.head_async(store, key))
+        except FileNotFoundError:
+            return None
+        except Exception as error:
+            raise of_obstore(error, None) from None
+
+    async def is_empty(self, key: str) -> bool:
+        obstore, store = self._now()
+        try:
+            # Only the first page is fetched.
+            async for page in obstore.list(store, key.rstrip("/") or None, chunk_size=1):
+                if page:
+                    return False
+        except Exception as error:
+            raise of_obstore(error, None) from None
+        return True
+
+    async def put(self, key: str, parts: Parts, *, new: bool) -> None:
+        obstore, store = self._now()
+        try:
+            if parts.is_single:
+                await self._put_single(key, parts.content, new=new)
+            else:
+                if self._make_for_parts is not None:
+                    store = self._make_for_parts(obstore)
+                await obstore.put_async(
+                    store, key, iter(parts), use_multipart=True, chunk_size=parts.length,
+                    max_concurrency=AT_ONCE,
+                )  # fmt: skip
+        except Exception as error:
+            raise of_obstore(error, None) from None
+
+    async def _put_single(self, key: str, content: bytes, *, new: bool) -> None:
+        obstore, store = self._now()
+        if new:
+            try:
+                await obstore.put_async(store, key, content, mode="create", use_multipart=False)
+                return
+            except Exception as error:
+                # Some stores do not know the condition. The caller has looked for the object.
+                if not isinstance(error, NotImplementedError) and "status code: 501" not in str(
+                    error
+                ):
+                    raise
+        await obstore.put_async(store, key, content, mode="overwrite", use_multipart=False)
+
+    async def delete(self, key: str) -> None:
+        obstore, store = self._now()
+        try:
+            await obstore.delete_async(store, key)
+        except FileNotFoundError:
+            pass
+        except Exception as error:
+            raise of_obstore(error, None) from None
+
+    def unfinished(self, key: str) -> Unfinished | None:
+        obstore, store = self._now()
+        if not isinstance(store, obstore.store.S3Store):
+            return None
+        return Unfinished(obstore, store, key)
+
+    def address(self, key: str) -> tuple[str | None, dict[str, str]]:
+        obstore, store = self._now()
+        scheme = "s3" if isinstance(store, obstore.store.S3Store) else "gs"
+        if scheme == "gs" and not isinstance(store, obstore.store.GCSStore):
+            return None, {}
+        config = store.config
+        options = {
+            name: urls.shown(config[name]) for name in ("endpoint", "region") if name in config
+        }
+        whole = f"{store.prefix}/{key}" if store.prefix else key
+        return f"{scheme}://{config['bucket']}/{whole}", options
 
 
 def _version(meta: Mapping[str, Any]) -> Version:
@@ -228,8 +345,8 @@ def from_url(url: str) -> tuple[tuple[str, str], str]:
     return (scheme, f"{scheme}://{bucket}"), key
 
 
-def open_store(root: tuple[str, str], options: Mapping[str, Any]) -> ObjectStore:
-    """Open the store with this root."""
+def open_store(root: tuple[str, str], options: Mapping[str, Any], deadline: float) -> ObjectStore:
+    """Open the store with this root. `deadline` is that of the parts of uploads."""
     scheme, url = root
     apart = {name: options[name] for name in APART if options.get(name) is not None}
     config = {name: value for name, value in options.items() if name not in (*APART, "config")}
@@ -245,15 +362,20 @@ def open_store(root: tuple[str, str], options: Mapping[str, Any]) -> ObjectStore
         client.setdefault("allow_http", True)
     apart |= {"client_options": client, "retry_config": apart.get("retry_config", NO_RETRIES)}
 
-    def make(current: ModuleType) -> Any:
+    def make(current: ModuleType, **more: Any) -> Any:
         stores = current.store
         if scheme in ("http", "https"):
             return stores.HTTPStore.from_url(url, **apart)
         kind = {"s3": stores.S3Store, "s3a": stores.S3Store, "gs": stores.GCSStore}
-        return kind.get(scheme, stores.AzureStore).from_url(url, **apart, **config)
+        return kind.get(scheme, stores.AzureStore).from_url(url, **{**apart, **more}, **config)
+
+    def make_for_parts(current: ModuleType) -> Any:
+        again = options.get("retry_config") or retries.of_parts(deadline)
+        limited = {**client, "timeout": retries.part_limit(deadline)}
+        return make(current, retry_config=again, client_options=limited)
 
     try:
-        return ObjectStore(make)
+        return ObjectStore(make, make_for_parts)
     except MissingPackageError:
         raise
     except Exception as error:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypedDict
 
-from ffrecord.text import integer
+from ffrecord.text import integer, parse_size
+
+CACHE, CACHE_SIZE = "FFRECORD_CACHE", "FFRECORD_CACHE_SIZE"
+"""Environment variables with the folder of the cache and its size."""
 
 REQUESTS = 64
 """Requests in flight at once. More did not read faster, and servers begin to refuse them."""
@@ -29,6 +33,11 @@ class RemoteOptions(TypedDict, total=False):
     """Most requests in flight at once."""
     deadline: float
     """Seconds after which a request fails, with all its retries."""
+    cache: Any
+    """Folder that keeps what was read. None: FFRECORD_CACHE in the environment. False: no cache."""
+    cache_size: int | str | None
+    """Most bytes of this folder, such as "100GB". None: FFRECORD_CACHE_SIZE, or half of the free
+    space."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +49,8 @@ class Options:
     fs: Any = field(default=None, repr=False)
     requests: int = REQUESTS
     deadline: float = DEADLINE
+    cache: str | None = None
+    cache_size: int | None = None
 
 
 def checked(given: RemoteOptions) -> Options:
@@ -61,7 +72,25 @@ def checked(given: RemoteOptions) -> Options:
             f"requests is {requests} and deadline is {deadline:g}; they must be at least 1, and "
             "more than 0 seconds"
         )
-    return Options(dict(storage_options), given.get("store"), given.get("fs"), requests, deadline)
+    return Options(
+        dict(storage_options), given.get("store"), given.get("fs"), requests, deadline,
+        *_cache(given.get("cache"), given.get("cache_size")),
+    )  # fmt: skip
+
+
+def _cache(folder: Any, size: int | str | None) -> tuple[str | None, int | None]:
+    """Return the folder of the cache and its size, given or from the environment."""
+    if folder is None:
+        folder = os.environ.get(CACHE)
+    if size is None:
+        size = os.environ.get(CACHE_SIZE) or None
+    if not folder:
+        return None, None
+    if not isinstance(folder, (str, os.PathLike)):
+        raise TypeError(f"cache must be a path or False, not {type(folder).__name__}")
+    # Absolute, because workers may have another working directory.
+    path = os.path.abspath(os.path.expanduser(os.fsdecode(folder)))
+    return path, None if size is None else parse_size(size)
 
 
 def refuse_for_paths(given: RemoteOptions) -> None:

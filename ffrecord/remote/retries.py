@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+from typing import Any
+
 from ffrecord.remote.trouble import Kind
 
 SHORTEST, LONGEST = 0.1, 10.0
@@ -19,6 +22,10 @@ SLOWEST = 100_000
 
 PATIENCE = 10.0
 """Seconds that an attempt may take in addition to the time that its bytes need."""
+
+UPLOAD = 3
+"""How many deadlines a request of an upload may take. A part has 16 MiB, and a store may need a
+minute to join the parts of a large object."""
 
 
 def pause(
@@ -48,3 +55,18 @@ def pause(
 def time_limit(length: int, elapsed: float, deadline: float) -> float:
     """Return the seconds that one attempt for `length` bytes may take."""
     return max(0.001, min(PATIENCE + length / SLOWEST, deadline - elapsed))
+
+
+def of_parts(deadline: float) -> dict[str, Any]:
+    """Return the same rules for obstore, which repeats the parts of uploads by itself."""
+    backoff = {
+        "init_backoff": timedelta(seconds=SHORTEST), "max_backoff": timedelta(seconds=LONGEST),
+        "base": 2,
+    }  # fmt: skip
+    limit = timedelta(seconds=deadline)
+    return {"max_retries": MOST_ATTEMPTS - 1, "backoff": backoff, "retry_timeout": limit}
+
+
+def part_limit(deadline: float) -> timedelta:
+    """Return the time that one request of an upload may take."""
+    return timedelta(seconds=UPLOAD * deadline)

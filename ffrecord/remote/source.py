@@ -14,16 +14,23 @@ import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
 
 from ffrecord.aliases import Bytes, Ints
 from ffrecord.disk import extents
+from ffrecord.disk.fetch import Fetch
 from ffrecord.disk.slabs import SlabPool
-from ffrecord.errors import RemoteError, TruncatedError
+from ffrecord.disk.source import DESCRIPTORS_EACH, allow_descriptors
+from ffrecord.errors import ReadFailedError, RemoteError, TruncatedError
+from ffrecord.format.cachemap import BLOCK
 from ffrecord.remote import loop
 from ffrecord.remote.answers import Answer, Place, Version
+from ffrecord.remote.cache import publisher
+from ffrecord.remote.cache.copies import Copies
+from ffrecord.remote.cache.copy import Copy, LocalCopy
+from ffrecord.remote.cache.objects import Cache
 from ffrecord.remote.fetch import RemoteFetch
 from ffrecord.remote.link import Link
 from ffrecord.remote.trouble import Span, Trouble, replaced
@@ -44,29 +51,42 @@ because providers limit the speed of each."""
 LONGEST = 16 << 20
 """Bytes of the longest request for records. Longer ranges are read in several requests."""
 
+Part: TypeAlias = "tuple[Fetch | RemoteFetch, Ints | None]"
+"""Reads in flight, and the rows of their records. None: all rows."""
+
+DESCRIPTORS_OF_A_COPY = 2  # the copy and its map; the engine for local files opens the copy again
+
 OPENINGS = 3  # attempts to open an object that is being replaced
 
 
 @dataclass(frozen=True, slots=True)
 class _Opened:
-    """The first answers about an object."""
+    """The first answers about an object; none if the cache has its version."""
 
     version: Version
-    first: Answer
+    first: Answer | None
     last: Answer | None
+    is_offline: bool = False
 
 
 class RemoteSource:
-    """An open object. The methods are those of `ffrecord.disk.source.Source`."""
+    """An open object. The methods are those of `ffrecord.disk.source.Source`.
 
-    def __init__(self, place: Place, link: Link, opened: _Opened) -> None:
+    Bytes come from the first answers, from requests that are on their way, from the copy in the
+    cache if there is one, or from a new request.
+    """
+
+    def __init__(self, place: Place, link: Link, opened: _Opened, copy: Copy | None = None) -> None:
         self.path = place.shown
         self.place = place
         self.version = opened.version
+        self.copy = copy
         self._link = link
-        self._first: Answer | None = opened.first
+        self._first = opened.first
         self._last = opened.last
         self._ahead: dict[tuple[int, int], tuple[int, Future[Answer]]] = {}
+        self._distrusted = False
+        self._keep([answer for answer in (opened.first, opened.last) if answer is not None])
 
     def size(self) -> int:
         """Return the size of the object."""
@@ -75,29 +95,46 @@ class RemoteSource:
     def read_into(self, memory: Bytes, offset: int) -> None:
         """Fill `memory` with the bytes from `offset` on. Long reads are several requests."""
         self._require(offset, len(memory))
-        done = 0
+        missing, done = [], 0
         while done < len(memory):
-            found = self._from_memory(memory[done:], offset + done)
+            rest, at = memory[done:], offset + done
+            found = self._from_memory(rest, at) or self._from_copy(rest, at)
             if not found:
-                break
+                found = self._until_known(at, offset + len(memory)) - at
+                missing.append((rest[:found], at))
             done += found
-        if done < len(memory):
-            loop.wait(self._read(memory[done:], offset + done))
+        if missing:
+            self._keep(loop.wait(self._read(missing)), again=self._distrusted)
 
     def read_again(self, memory: Bytes, offset: int) -> None:
-        """Fill `memory` from the network, because bytes that arrived before are wrong."""
+        """Fill `memory` from the network, because bytes that arrived before are wrong.
+
+        Blocks of the cache are put right.
+        """
         loop.wait(self._link.recheck(self.place, self.version))
-        loop.wait(self._read(memory, offset))
+        self._keep(loop.wait(self._read([(memory, offset)])), again=True)
 
     def distrust(self) -> None:
-        """Drop all bytes that have arrived, because some are wrong. They are fetched once more."""
+        """Read from the network until `trust` is called, because some bytes are wrong."""
         loop.wait(self._link.recheck(self.place, self.version))
         self._first = self._last = None
         self._ahead.clear()
+        self._distrusted = True
+
+    def trust(self) -> None:
+        """Read from the cache again: wrong bytes in it were put right."""
+        self._distrusted = False
 
     def forget_first(self) -> None:
         """Drop the first bytes: the header was read."""
         self._first = None
+
+    def local_copy(self) -> LocalCopy | None:
+        """Return the copy in the cache if it is whole, otherwise None.
+
+        The cache does not change the copy while the caller keeps the result.
+        """
+        return None if self.copy is None else self.copy.pinned()
 
     def read_bytes(self, offset: int, length: int) -> bytes:
         """Return `length` bytes from `offset` on."""
@@ -120,7 +157,14 @@ class RemoteSource:
             offset = max(offset, len(self._first.body))
         if self._last is not None:
             end = min(end, self._last.begin)
-        for at in range(offset, end, PART):
+        while offset < end:
+            there, until = self._run(offset, end)
+            if not there:
+                self._ask_for(*self._in_blocks(offset, until))
+            offset = until
+
+    def _ask_for(self, begin: int, end: int) -> None:
+        for at in range(begin, end, PART):
             span = Span(at, min(at + PART, end))
             key = span.begin, span.end
             if key not in self._ahead:
@@ -139,20 +183,66 @@ class RemoteSource:
                     self._ahead.pop((begin, end), None)
                     continue
                 answer = asked.result()
+                self._keep([answer], again=self._distrusted)
                 count = _copy(answer, memory, offset)
-                if offset + count == end:
+                # With a cache, the answer may have more bytes than anybody is going to read.
+                if offset + count == end or self._run(begin, end) == (True, end):
                     self._ahead.pop((begin, end), None)
                 return count
         return 0
 
-    async def _read(self, memory: Bytes, offset: int) -> None:
-        async def part(at: int) -> None:
-            target = memory[at : at + PART]
-            span = Span(offset + at, offset + at + len(target))
-            answer = await self._link.get(self.place, span, self.version)
-            target[:] = np.frombuffer(answer.body, np.uint8)
+    def _from_copy(self, memory: Bytes, offset: int) -> int:
+        """Copy verified bytes of the cache; return how many."""
+        there, until = self._run(offset, offset + len(memory))
+        if not there or self.copy is None:
+            return 0
+        return until - offset if self.copy.read_into(memory[: until - offset], offset) else 0
 
-        await asyncio.gather(*(part(at) for at in range(0, len(memory), PART)))
+    def _run(self, begin: int, end: int) -> tuple[bool, int]:
+        """Return whether the cache has the byte at `begin`, and how far the same holds."""
+        if self.copy is None or self._distrusted or not self.copy.usable:
+            return False, end
+        return self.copy.run(begin, end)
+
+    def _until_known(self, begin: int, end: int) -> int:
+        """Return how far the bytes from `begin` on are neither in memory nor in the cache."""
+        known = [at for at, _ in list(self._ahead) if begin < at]
+        if self._last is not None and begin < self._last.begin:
+            known.append(self._last.begin)
+        return min([self._run(begin, end)[1], *known])
+
+    async def _read(self, missing: Sequence[tuple[Bytes, int]]) -> list[Answer]:
+        """Fill parts of memory from the network; return the answers for the cache."""
+
+        async def part(memory: Bytes, offset: int, begin: int, end: int) -> Answer:
+            answer = await self._link.get(self.place, Span(begin, end), self.version)
+            first, last = max(begin, offset), min(end, offset + len(memory))
+            found = np.frombuffer(answer.body, np.uint8)[first - begin : last - begin]
+            memory[first - offset : last - offset] = found
+            return answer
+
+        parts = []
+        for memory, offset in missing:
+            begin, end = self._in_blocks(offset, offset + len(memory))
+            for at in range(begin, end, PART):
+                parts.append(part(memory, offset, at, min(at + PART, end)))
+        answers = await loop.together(*parts)
+        return list(answers) if self.copy is not None else []
+
+    def _in_blocks(self, begin: int, end: int) -> tuple[int, int]:
+        """Return the range of whole blocks around a range, if there is a copy to keep them in."""
+        if self.copy is None:
+            return begin, end
+        return begin // BLOCK * BLOCK, min(-(-end // BLOCK) * BLOCK, self.version.size)
+
+    def _keep(self, answers: Sequence[Answer], *, again: bool = False) -> None:
+        if self.copy is not None and answers:
+            pieces = [(each.begin, np.frombuffer(each.body, np.uint8)) for each in answers]
+            self.copy.put(pieces, again=again)
+
+    def __del__(self) -> None:
+        if getattr(self, "copy", None) is not None:
+            publisher.hurry()
 
     def _require(self, offset: int, length: int) -> None:
         if offset + length > self.version.size:
@@ -182,24 +272,77 @@ class RemoteSources:
         self.link = link
         self.each = tuple(each)
         self.maps: list[Bytes] = []
+        self._copies = Copies([source.copy for source in each])
 
-    def fetch(self, file: Ints | None, begin: Ints, end: Ints, slabs: SlabPool) -> RemoteFetch:
-        """Return the requests for the records [begin, end) of the given files."""
-        plan = extents.plan(file, begin, end, 1, self.link.meter.gap, LONGEST)
-        objects = [(source.place, source.version) for source in self.each]
-        return RemoteFetch(self.link, objects, plan, slabs.take(plan.size))
+    @property
+    def copies(self) -> Copies:
+        """The copies of the objects in the cache."""
+        return self._copies
+
+    def fetch(
+        self, file: Ints | None, begin: Ints, end: Ints, slabs: SlabPool, *, checked: bool
+    ) -> list[Part]:
+        """Return the reads of the records [begin, end) of the given files, in up to two parts.
+
+        Each part has the rows of its records; None stands for all rows. Records that the cache has
+        are read by the engine for local files, and come last, because requests should be on their
+        way first. `checked`: the caller compares checksums.
+        """
+        there = self._copies.have(file, begin, end, checked=checked)
+        if there is None:
+            return [(self._request(file, begin, end, slabs), None)]
+        local = self._copies.local
+        if there.all():
+            return [(Fetch(local, self._copies.places(file), begin, end, "auto", slabs), None)]
+        rows, kept = (~there).nonzero()[0], there.nonzero()[0]
+        others = None if file is None else file[rows]
+        places = self._copies.places(None if file is None else file[kept])
+        return [
+            (self._request(others, begin[rows], end[rows], slabs), rows),
+            (Fetch(local, places, begin[kept], end[kept], "auto", slabs), kept),
+        ]
+
+    def _request(
+        self, file: Ints | None, begin: Ints, end: Ints, slabs: SlabPool
+    ) -> RemoteFetch:  # fmt: skip
+        align = BLOCK if self._copies.are_used else 1
+        plan = extents.plan(file, begin, end, align, self.link.meter.gap, LONGEST)
+        return RemoteFetch(self.link, self.each, plan, slabs.take(plan.size))
 
     def read_one(self, file: int, memory: Bytes, offset: int) -> None:
-        """Fill `memory` with one record."""
+        """Fill `memory` with one record, for a caller that waits and compares its checksum."""
+        try:
+            if self._copies.read_one(file, memory, offset):
+                return
+        except (ReadFailedError, TruncatedError) as error:
+            self.give_up_copies(error)
         self.each[file].read_into(memory, offset)
+
+    def give_up_copies(self, error: Exception) -> bool:
+        """Read from the network only, because a copy cannot be read.
+
+        Returns:
+            False if the error is not about a copy.
+        """
+        if isinstance(error, RemoteError) or not self._copies.are_used:
+            return False
+        self._copies.give_up(error)
+        for source in self.each:
+            source.copy = None
+        self._copies = Copies([None for _ in self.each])
+        return True
+
+    def traffic(self) -> dict[str, int]:
+        """Return counts of requests and of their bytes."""
+        link = self.link
+        return {"requests": link.sent, "repeated": link.repeated, "bytes": link.received}
 
     def stats(self) -> dict[str, Any]:
         """Return counts of requests, and the measurements that decide about the next ones."""
         link = self.link
-        return {
-            "requests": link.sent, "repeated": link.repeated, "bytes": link.received,
+        return self.traffic() | {
             "request_seconds": link.meter.latency, "bytes_per_second": link.meter.bandwidth,
-            "gap": link.meter.gap,
+            "gap": link.meter.gap, "cached_bytes": self._copies.bytes_there,
         }  # fmt: skip
 
     def __getitem__(self, file: int) -> RemoteSource:
@@ -212,19 +355,50 @@ class RemoteSources:
         return iter(self.each)
 
 
-def open_places(link: Link, places: Sequence[Place]) -> RemoteSources:
+def open_places(link: Link, places: Sequence[Place], cache: Cache | None = None) -> RemoteSources:
     """Open objects, all at once. The last one may have an index at its end."""
     guess = max(SMALLEST_GUESS, min(GUESS, GUESSES // len(places)))
+    if cache is not None:
+        allow_descriptors((DESCRIPTORS_EACH + DESCRIPTORS_OF_A_COPY) * len(places))
+    copies = [None if cache is None else cache.newest(place) for place in places]
 
-    async def together() -> list[_Opened]:
-        last = len(places) - 1
-        return await asyncio.gather(
-            *(_open(link, place, guess, k == last) for k, place in enumerate(places))
-        )
+    last = len(places) - 1
+    opening = (
+        _open(link, place, guess, k == last)
+        if copy is None
+        else _reopen(link, place, guess, k == last, copy)
+        for k, (place, copy) in enumerate(zip(places, copies, strict=True))
+    )
+    answers = loop.wait(loop.together(*opening))
+    sources = []
+    for place, copy, opened in zip(places, copies, answers, strict=True):
+        if cache is not None:
+            version = opened.version
+            if opened.is_offline:
+                cache.offline(place)
+            elif copy is None or (copy.size, copy.header.etag) != (version.size, version.match):
+                copy = cache.copy(place, version)
+        sources.append(RemoteSource(place, link, opened, copy))
+    return RemoteSources(link, sources)
 
-    opened = loop.wait(together())
-    pairs = zip(places, opened, strict=True)
-    return RemoteSources(link, [RemoteSource(place, link, each) for place, each in pairs])
+
+async def _reopen(
+    link: Link, place: Place, guess: int, with_end: bool, copy: Copy
+) -> _Opened:  # fmt: skip
+    """Open an object that has a copy: one request, which asks for another version only.
+
+    Without a connection, a whole copy is enough.
+    """
+    known = Version(copy.size, copy.header.etag, copy.header.modified)
+    try:
+        first = await link.get_unless(place, Span(0, guess), known)
+    except RemoteError as error:
+        if error.status is None and copy.is_whole:
+            return _Opened(known, None, None, is_offline=True)
+        raise
+    if first is None or first.version.agrees(known):
+        return _Opened(known, None, None)
+    return await _open(link, place, guess, with_end)
 
 
 async def _open(link: Link, place: Place, guess: int, with_end: bool) -> _Opened:

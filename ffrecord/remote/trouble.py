@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 from enum import Enum
 
-from ffrecord.errors import ChangedError, RemoteError
+from ffrecord.errors import ChangedError, RemoteError, UploadError
 
 
 class Kind(Enum):
@@ -22,6 +22,8 @@ class Kind(Enum):
     MISSING = "missing"
     DENIED = "denied"
     CHANGED = "changed"
+    UNCHANGED = "unchanged"  # the answer to a request for another version
+    EXISTS = "exists"  # an object that must be new is there already
     BEYOND = "beyond"  # the range begins after the end of the object
     NO_SUFFIX = "no suffix"  # the provider cannot be asked for the last bytes
     OTHER = "other"
@@ -66,6 +68,10 @@ _TRANSPORT = re.compile(
     r"error sending|error decoding|decode|hyper|body",
     re.IGNORECASE,
 )
+MEANWHILE = (
+    "already exists: another program created it meanwhile, and it is not replaced; choose another "
+    "name"
+)
 NO_RANGES = "the server does not answer requests for ranges; use a server that does"
 
 
@@ -87,11 +93,15 @@ def of_obstore(error: BaseException, span: Span | None) -> Trouble:
     obstore has few classes, and the status is only in the text.
     """
     name, text = type(error).__name__, str(error)
+    if name == "AlreadyExistsError":
+        return Trouble(Kind.EXISTS, "already exists")
     found = _STATUS.search(text)
     if found and int(found[1]) >= 400:
         return of_status(int(found[1]))
     if isinstance(error, FileNotFoundError):
         return of_status(404)
+    if name == "NotModifiedError":
+        return Trouble(Kind.UNCHANGED, "not replaced")
     if name == "PreconditionError":
         return of_status(412)
     if name in ("PermissionDeniedError", "UnauthenticatedError"):
@@ -127,8 +137,13 @@ def of_exception(error: BaseException) -> Trouble:
     return Trouble(Kind.OTHER, f"the request failed ({type(error).__name__})")
 
 
-def error_for(shown: str, trouble: Trouble, span: Span | None, attempts: int) -> Exception:
+def error_for(
+    shown: str, trouble: Trouble, span: Span | None, attempts: int, *, writing: bool = False
+) -> Exception:
     """Return the error that a user sees after the last attempt."""
+    if writing and trouble.kind is Kind.MISSING:
+        what = "the server has no such bucket, or lost a part of the upload; check the URL"
+        return UploadError(shown, what, trouble.status, attempts)
     if trouble.kind is Kind.MISSING:
         return FileNotFoundError(errno.ENOENT, "no such object; check the URL", shown)
     if trouble.kind is Kind.DENIED:
@@ -137,6 +152,10 @@ def error_for(shown: str, trouble: Trouble, span: Span | None, attempts: int) ->
         return PermissionError(errno.EACCES, what, shown)
     if trouble.kind is Kind.CHANGED:
         return replaced(shown)
+    if trouble.kind is Kind.EXISTS:
+        return FileExistsError(errno.EEXIST, MEANWHILE, shown)
+    if writing:
+        return UploadError(shown, trouble.what, trouble.status, attempts)
     return RemoteError(
         shown, trouble.what, None if span is None else (span.begin, span.end), trouble.status,
         attempts,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeGuard
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 if TYPE_CHECKING:
     from ffrecord.remote.options import RemoteOptions
@@ -52,6 +52,24 @@ def shown(url: str) -> str:
     parts = urlsplit(url)
     host = parts.netloc.rpartition("@")[2]
     return urlunsplit((parts.scheme, host, parts.path, "", ""))
+
+
+_SIGNATURES = re.compile(
+    r"x-amz-.*|x-goog-.*|awsaccesskeyid|googleaccessid|signature|expires|key-pair-id|policy|token|"
+    r"sig|sv|se|st|sp|sr|spr|sip|ss|srt|skoid|sktid|skt|ske|sks|skv|.*token|.*signature",
+    re.IGNORECASE,
+)
+"""Parameters that sign a URL at S3, GCS, Azure, CloudFront and others."""
+
+
+def unsigned(url: str) -> str:
+    """Return a URL without user, password and signature: the same for all signed forms of it.
+
+    Only for comparisons: other parameters, which may be secret, are still in it.
+    """
+    pairs = parse_qsl(urlsplit(url).query, keep_blank_values=True)
+    kept = [(name, value) for name, value in pairs if not _SIGNATURES.fullmatch(name)]
+    return f"{shown(url)}?{urlencode(sorted(kept))}" if kept else shown(url)
 
 
 def joined(url: str, name: str) -> str:

@@ -25,6 +25,7 @@ from ffrecord.torch.dataset import Dataset
 from ffrecord.torch.epoch import Epoch, Progress
 from ffrecord.torch.lookahead import MOST_AHEAD
 from ffrecord.torch.randomness import drawing_from, random_state, set_random_state
+from ffrecord.torch.remote_shuffle import advise
 from ffrecord.torch.resuming import ResumableLoader
 from ffrecord.torch.schedule import Start, Steps
 from ffrecord.torch.skipable import SkipableSampler as SkipableSampler  # as in the original
@@ -86,6 +87,8 @@ class DataLoader(ResumableLoader[T_co]):
                 f"that defines process, for example Samples, and pass Samples({path!r})"
             )
         super().__init__(dataset, batch_size, *_in_torchs_order(args), **options)
+        if args[:1] == (True,) or options.get("shuffle") is True:
+            advise(dataset, batch_size)
         self._ours = isinstance(dataset, Dataset)
         check_on_error("raise" if on_error is None else on_error)
         if on_error is not None and not self._ours:

@@ -61,6 +61,8 @@ def mount(archive: Archive, source: str, mountpoint: str, options: Options, root
         IndexStructureError: the archive's index is wrong.
     """
     refuse_options(mountpoint, options)
+    if not archive.is_local:
+        raise Refused(errno.EINVAL, "the archive has a URL, and is not whole in a cache (--cache)")
     mounting.check_folder(mountpoint)
     layout = probe.choose(archive)
     audit_texts(archive)

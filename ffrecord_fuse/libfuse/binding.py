@@ -64,10 +64,10 @@ def _libfuse3_first() -> Iterator[None]:
         del os.environ["FUSE_LIBRARY_PATH"]
 
 
-def settings(source: str, options: Options) -> dict[str, str | int | bool]:
-    """Return the keyword arguments of FUSE()."""
+def settings(source: str, options: Options, *, threads: bool) -> dict[str, str | int | bool]:
+    """Return the keyword arguments of FUSE(). With `threads`, callbacks may wait."""
     found: dict[str, str | int | bool] = {
-        "encoding": ENCODING, "foreground": True, "nothreads": True,
+        "encoding": ENCODING, "foreground": True, "nothreads": not threads,
         "use_ino": True, "kernel_cache": True,
         "entry_timeout": FOREVER, "negative_timeout": FOREVER, "attr_timeout": FOREVER,
     }  # fmt: skip

@@ -2,6 +2,7 @@
 
 This back end is for systems where the native back end does not work. Tests also compare the two.
 This one is slower: one thread runs all callbacks one after the other, and each waits for the disk.
+If the archive has a URL, libfuse runs callbacks in several threads, and each waits for its answer.
 
 libfuse names files by their paths, as text: see `binding.ENCODING`.
 """
@@ -26,9 +27,11 @@ from ffrecord_fuse.mounting import mount as mounting
 from ffrecord_fuse.mounting import mounttable
 from ffrecord_fuse.mounting.lifeline import Caller
 from ffrecord_fuse.mounting.options import Options
-from ffrecord_fuse.serve import report, warm
+from ffrecord_fuse.serve import network, report, warm
 from ffrecord_fuse.serve.blocks import CheckedContent, DamageError
-from ffrecord_fuse.serve.report import DamageLog
+from ffrecord_fuse.serve.network import Outage, Traffic, errno_of
+from ffrecord_fuse.serve.piecereads import Facts
+from ffrecord_fuse.serve.report import Counters, DamageLog
 from ffrecord_fuse.wire import abi
 from ffrecord_fuse.wire.reply import MOST_BACKGROUND
 
@@ -42,7 +45,7 @@ KNOWN_PATHS = 1 << 14  # in the cache from paths to inodes
 
 def prepare(
     source: str, mountpoint: str, options: Options, filesystem: Filesystem, content: CheckedContent,
-    counts: memoryview, log: Log, caller: Caller | None = None,
+    counters: Counters, log: Log, caller: Caller | None = None,
 ) -> Callable[[Ready], None]:  # fmt: skip
     """Return a function that mounts, reports when it is ready, and serves until unmounted.
 
@@ -55,7 +58,8 @@ def prepare(
     else:  # libfuse 3.3 and later accepts /dev/fd/N. It waits in read(2), which must block.
         os.set_blocking(mounting.mount(source, mountpoint, options), True)
     library = binding.load(mountpoint)
-    settings = binding.settings(source, options)
+    # A callback waits for its answer over the network, and others must not wait with it.
+    settings = binding.settings(source, options, threads=not filesystem.archive.is_local)
 
     def run(ready: Ready) -> None:
         stderr = binding.Overheard()
@@ -68,7 +72,8 @@ def prepare(
             ready()
 
         kind = type("Callbacks", (Callbacks, library.Operations), {})
-        callbacks = kind(filesystem, content, counts, log, started)
+        row, tell_disk = counters.row(0), counters.tell_disk
+        callbacks = kind(filesystem, content, row, log, started, tell_disk)
         place = os.fsencode(mountpoint).decode(ENCODING)
         try:
             library.FUSE(callbacks, place, **settings)
@@ -77,6 +82,8 @@ def prepare(
             if not callbacks.has_started:
                 said = stderr.stop() or f"libfuse failed with code {error}"
                 raise mounting.refusal(mountpoint, said, options) from None
+        if not filesystem.archive.is_local:
+            network.finish()
         if caller is not None and caller.has_ended():
             caller.wait_for_release()
 
@@ -121,13 +128,14 @@ class Callbacks:
         counts: a row of the counters.
         log: called with each line for the log.
         started: called once, when the kernel's first request has arrived.
+        tell_disk: called with what was found out about the network.
     """
 
     use_ns = True  # times are nanoseconds
 
     def __init__(
         self, filesystem: Filesystem, content: CheckedContent, counts: memoryview, log: Log,
-        started: Callable[[], None],
+        started: Callable[[], None], tell_disk: Callable[[Facts], None] = lambda facts: None,
     ) -> None:  # fmt: skip
         self.has_started = False
         self._filesystem = filesystem
@@ -136,6 +144,9 @@ class Callbacks:
         self._counts = counts
         self._started = started
         self._damages = DamageLog(filesystem, counts, log)
+        self._outage = Outage(filesystem.archive.path, counts, log)
+        archive = filesystem.archive
+        self._traffic = None if archive.is_local else Traffic(archive, counts, tell_disk)
         self._inode = functools.lru_cache(KNOWN_PATHS)(self._find)
 
     def init(self, path: str) -> None:
@@ -206,9 +217,19 @@ class Callbacks:
             if piece is None:
                 return b""
             memory = self._content.read(piece)
-        except (DamageError, FFRecordError) as error:
+        except (DamageError, FFRecordError, OSError) as error:
+            code = errno_of(error)
+            if code is not None:
+                self._outage.tell(error)
+                raise OSError(code, "not read") from error
+            if not isinstance(error, (DamageError, FFRecordError)):
+                raise
             self._damages.tell(inode, str(error))
             raise OSError(errno.EIO, "damaged") from error
+        finally:
+            if self._traffic is not None:
+                self._traffic.note()
+        self._outage.ends()
         self._counts[report.VERIFIED_BLOCKS] += len(piece.checksums or ())
         self._counts[report.BYTES_READ] += piece.asked
         return memory.tobytes()

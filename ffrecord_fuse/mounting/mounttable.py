@@ -34,7 +34,7 @@ NOT_MOUNTED = "nothing is mounted here; `ffrecord umount --list` shows where arc
 
 MOUNTINFO = "/proc/self/mountinfo"
 
-_LABEL = re.compile(r"ffrecord(?:\+(verified|verity))?:(/.*)", re.DOTALL)
+_LABEL = re.compile(r"ffrecord(?:\+(verified|verity))?:(/.*|\w[\w+.-]+://.*)", re.DOTALL)
 _OVERLAY = re.compile(r"ffrecord\+overlay:([^:]*):([^:]+)")
 _LONGEST_SOURCE = 4095  # bytes; mount(2) refuses longer names
 _LONGEST_LABEL = 255  # bytes; fsconfig(2) refuses longer texts

@@ -24,6 +24,8 @@ BACKENDS = ("native", "fusepy", "kernel", "auto")
 MAX_ID = 2**32 - 2  # 2**32 - 1 means "no user" to the kernel
 MAX_WORKERS = 256
 MAX_SPIN = 1_000_000  # microseconds
+MAX_REQUESTS = 4096
+MAX_DEADLINE = 86_400  # seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,19 @@ class Options:
     warm: bool = False  # read the archive into the page cache in the background
     subdir: str | None = None  # the folder of the archive that becomes the root
     overlay: str | None = None  # the folder that keeps changes; without it, nothing can change
+    requests: int | None = None  # most requests in flight, for archives with a URL
+    deadline: float | None = None  # seconds after which a request over the network fails
+    cache: str | None = None  # the folder that keeps what was read over the network
+    cache_size: int | None = None  # most bytes of this folder
+
+    @property
+    def remote(self) -> dict[str, int | float | str]:
+        """The options for URLs that were given, as arguments of readers."""
+        given = {
+            "requests": self.requests, "deadline": self.deadline, "cache": self.cache,
+            "cache_size": self.cache_size,
+        }  # fmt: skip
+        return {name: value for name, value in given.items() if value is not None}
 
 
 def parse(text: str | Sequence[str], *, by_mount8: bool = False) -> Options:
@@ -152,6 +167,19 @@ def _memory(value: str) -> int:
         raise ValueError("a size such as 8GB, or 0") from None
 
 
+def _size(value: str) -> int:
+    try:
+        return parse_size(value)
+    except ValueError:
+        raise ValueError("a size such as 100GB") from None
+
+
+def _seconds(value: str) -> float:
+    if re.fullmatch(r"[0-9]{1,5}(\.[0-9]{1,3})?", value) and 0 < float(value) <= MAX_DEADLINE:
+        return float(value)
+    raise ValueError(f"a number of seconds up to {MAX_DEADLINE}, such as 30 or 0.5")
+
+
 # name -> (placeholder for the value in messages, function from text to value)
 _VALUES: dict[str, tuple[str, Callable[[str], object]]] = {
     "uid": ("NUMBER", _number(0, MAX_ID, "a user's number, as `id -u` prints it")),
@@ -166,6 +194,10 @@ _VALUES: dict[str, tuple[str, Callable[[str], object]]] = {
     "subdir": ("FOLDER", _path),
     "overlay": ("FOLDER", _path),
     "backend": ("|".join(BACKENDS), _choice(BACKENDS)),
+    "requests": ("NUMBER", _number(1, MAX_REQUESTS, f"a number from 1 to {MAX_REQUESTS}")),
+    "deadline": ("SECONDS", _seconds),
+    "cache": ("FOLDER", _path),
+    "cache_size": ("SIZE", _size),
 }
 _SWITCHES = ("allow_other", "allow_root", "warm")
 

@@ -13,8 +13,9 @@ import signal
 import stat
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
+from typing import Any
 
 from ffrecord.archive.archive import Archive
 from ffrecord.archive.audit import audit
@@ -22,6 +23,7 @@ from ffrecord.archive.index import ROOT
 from ffrecord.archive.index.resolve import resolve
 from ffrecord.archive.names import absolute, to_bytes
 from ffrecord.records.damage import find_damage
+from ffrecord.remote.urls import is_url
 from ffrecord.text import counted
 from ffrecord_fuse.errors import MountError
 from ffrecord_fuse.filesystem import Filesystem, Ownership, Separated, Subfolder
@@ -31,9 +33,10 @@ from ffrecord_fuse.mounting.mount import inherited_descriptor, mount, unmount
 from ffrecord_fuse.mounting.mounttable import READ_AHEAD_KIB, connection_at, set_read_ahead
 from ffrecord_fuse.mounting.options import Options
 from ffrecord_fuse.mounting.overlay import Place
+from ffrecord_fuse.process import opening
 from ffrecord_fuse.process.covering import Run, covered, covered_by_thread, place_of
 from ffrecord_fuse.process.events import ENDING
-from ffrecord_fuse.process.kernel_mount import ByKernel
+from ffrecord_fuse.process.kernel_mount import NO_PINS, ByKernel
 from ffrecord_fuse.process.supervisor import Served, Supervisor, default_workers
 from ffrecord_fuse.process.undoing import undone_if_interrupted, unmount_quietly
 from ffrecord_fuse.serve.blocks import CheckedContent
@@ -41,6 +44,9 @@ from ffrecord_fuse.serve.report import Counters, Log, tell_place
 from ffrecord_fuse.wire.handshake import Agreement, agree
 
 READY = b"+"
+REMOTE_WORKERS = 1
+"""By default, for a URL. Each worker has its own connections and windows, so several would fetch
+bytes twice. One is as fast as most networks."""
 SPARE_DESCRIPTORS = 16
 """Open files that serving needs, besides one for each worker."""
 ANSWER_SECONDS = 2.0
@@ -51,17 +57,20 @@ because a dead mount fails at once."""
 def serve(
     archive: str, mountpoint: str, options: Options, *, foreground: bool = False,
     caller: Caller | None = None, note: Callable[[str], None] = lambda text: None,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> int:  # fmt: skip
     """Mount and serve. Return when unmounted or, for a daemon, as soon as the mount answers.
 
     If mounting fails, an error is raised and no process is left in the background. The mount ends
     with the `caller`, if there is one. If there is no syslog, `note` is called with the place of
-    the log.
+    the log. `storage_options` are for a URL.
     """
-    archive, mountpoint = absolute(archive), absolute(mountpoint)
+    archive = archive if is_url(archive) else absolute(archive)
+    mountpoint = absolute(mountpoint)
     by_libfuse = options.backend == "fusepy"
-    workers = 1 if by_libfuse else options.workers or default_workers()
-    opened = Archive.open(archive, memory=options.memory)
+    opened, archive = opening.opened(archive, options, storage_options)
+    default = default_workers() if opened.is_local else REMOTE_WORKERS
+    workers = 1 if by_libfuse else options.workers or default
     root = _root(opened, mountpoint, options.subdir)
     _require_descriptors(mountpoint, workers + SPARE_DESCRIPTORS)
     log = Log(None if options.log is None else absolute(options.log), foreground=foreground)
@@ -69,18 +78,22 @@ def serve(
         _verify_all(opened)
     with place_of(opened, archive, mountpoint, options, root) as place:
         if options.backend in ("kernel", "auto"):
-            by_kernel = ByKernel(opened, archive, place, root, log, caller, note)
+            copy = None if opened.is_local else opening.pinned(opened)
+            by_kernel = ByKernel(
+                opened if copy is None else copy.archive, archive, place, root, log, caller, note,
+                NO_PINS if copy is None else copy.pins,
+            )  # fmt: skip
             if by_kernel.serve(foreground=foreground):
                 return 0
         served = _served(opened, place, workers, log.place, root)
         facts = f"{len(opened.index)} inodes, {counted(workers, 'worker')}"
-        facts += f", verify={_verify(options)}{place.facts}"
+        facts += f", verify={_verify(options, opened)}{place.facts}"
         logged = partial(_logged, log, f"mounted {archive} on {mountpoint}: {facts}", place)
         # In the foreground, libfuse itself handles the signals.
         is_left_alone = by_libfuse and foreground
         with contextlib.nullcontext() if is_left_alone else undone_if_interrupted(mountpoint):
             if by_libfuse:
-                what = (served.filesystem, served.content, served.counters.row(0), log.line, caller)
+                what = (served.filesystem, served.content, served.counters, log.line, caller)
                 run = fusepy_adapter.prepare(archive, place.lower, place.options, *what)
                 run = logged(covered_by_thread(run, place, caller, log.line))
                 if foreground:
@@ -128,7 +141,7 @@ def _run(run: Run, watch: Supervisor, place: Place, *, foreground: bool) -> None
 def _served(archive: Archive, place: Place, workers: int, log_place: str, root: int) -> Served:
     """Return the archive with its counters and options, as the workers need them."""
     options = place.options
-    counters = Counters(workers)
+    counters = Counters(workers, is_remote=not archive.is_local)
     keeper = os.getuid() if options.allow_root else None
     ownership = Ownership(options.uid, options.gid, options.umask, root, keeper)
     filesystem = Filesystem(archive, ownership, counters.json, log_place)
@@ -136,13 +149,18 @@ def _served(archive: Archive, place: Place, workers: int, log_place: str, root: 
         filesystem = Separated(filesystem)
     if root != ROOT:
         filesystem = Subfolder(filesystem, root)
-    content = CheckedContent(archive, _verify(options))
+    content = CheckedContent(archive, _verify(options, archive))
     return Served(filesystem, content, counters, options.spin, options.idle, options.warm)
 
 
-def _verify(options: Options) -> str:
-    """Return when a FUSE mount verifies."""
-    return "first" if options.verify in (None, "before") else options.verify
+def _verify(options: Options, archive: Archive) -> str:
+    """Return when a FUSE mount verifies.
+
+    Over the network, bytes that were right the first time may arrive damaged the next time.
+    """
+    if options.verify not in (None, "before", "first"):
+        return options.verify
+    return "first" if archive.is_local else "always"
 
 
 def _root(archive: Archive, mountpoint: str, subdir: str | None) -> int:

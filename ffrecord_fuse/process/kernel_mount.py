@@ -14,8 +14,10 @@ from ffrecord_fuse.mounting.mounttable import connection_of
 from ffrecord_fuse.mounting.overlay import Place
 from ffrecord_fuse.process import watch
 from ffrecord_fuse.process.undoing import undone_if_interrupted
+from ffrecord_fuse.process.watch import Pins
 from ffrecord_fuse.serve.report import Log, tell_place
 
+NO_PINS = Pins()
 VERIFIED = {
     None: "not verified",
     "verified": "verified before mounting",
@@ -25,7 +27,10 @@ VERIFIED = {
 
 @dataclass(frozen=True, slots=True)
 class ByKernel:
-    """A mount that the kernel shall serve. `root` is the inode of the folder to show."""
+    """A mount that the kernel shall serve.
+
+    `root` is the inode of the folder to show. `pins` must be kept while the archive is mounted.
+    """
 
     opened: Archive
     archive: str
@@ -34,6 +39,7 @@ class ByKernel:
     log: Log
     caller: Caller | None
     note: Callable[[str], None]
+    pins: Pins = NO_PINS
 
     def serve(self, *, foreground: bool) -> bool:
         """Mount; return False if FUSE must serve. In the foreground, never return."""
@@ -46,10 +52,10 @@ class ByKernel:
             number = connection_of(mountpoint)
             self._tell(mounted)
             log_file = "" if log is None else absolute(log)
-            if self.caller is not None:
-                watch.start(mountpoint, number, log_file, self.caller)
-            elif foreground:
-                watch.become(mountpoint, number, log_file)
+            if foreground and self.caller is None:
+                watch.become(mountpoint, number, log_file, self.pins)
+            elif self.caller is not None or self.pins.locks:
+                watch.start(mountpoint, number, log_file, self.caller, self.pins)
         return True
 
     def _mounted(self) -> kernel.Mounted | None:

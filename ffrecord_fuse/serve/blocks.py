@@ -13,6 +13,7 @@ import numpy as np
 
 from ffrecord.archive.archive import Archive
 from ffrecord.archive.blocks import UNNUMBERED, FilePiece
+from ffrecord.disk.source import Source
 from ffrecord.format.checksum import crc32
 from ffrecord.format.index import BLOCK
 from ffrecord.records.reader import table_of
@@ -48,6 +49,11 @@ class CheckedContent:
         is_stored = len(archive.index.tables.large) > 0
         self._may_have_to_learn = self._check and not is_stored and bool((files > BLOCK).any())
 
+    @property
+    def is_checking(self) -> bool:
+        """False with verify "off"."""
+        return self._check
+
     def piece(self, inode: int, offset: int, size: int, *, anew: bool = False) -> FilePiece | None:
         """Plan a read of `size` bytes from `offset` on; return None at the end of the file.
 
@@ -82,10 +88,17 @@ class CheckedContent:
         return len(piece.checksums)
 
     def read(self, piece: FilePiece) -> memoryview:
-        """Read a piece, check it, and return the requested bytes. Waits for the disk."""
+        """Read a piece, check it, and return the requested bytes. Waits for disk or network."""
         memory = np.empty(piece.length, np.uint8)
-        table_of(self._reader).require_open()[piece.file].read_into(memory, piece.begin)
-        self.check(piece, memory.data)
+        source = table_of(self._reader).require_open()[piece.file]
+        source.read_into(memory, piece.begin)
+        try:
+            self.check(piece, memory.data)
+        except DamageError:
+            if isinstance(source, Source):
+                raise
+            source.read_again(memory, piece.begin)  # perhaps only the transfer was wrong
+            self.check(piece, memory.data)
         return memory.data[piece.skip : piece.skip + piece.asked]
 
     def _are_right(self, block: int, count: int) -> bool:

@@ -38,11 +38,14 @@ class ColdReads:
     """The disk reads of one worker. Each read has a token, which `landed` yields with the data."""
 
     def __init__(
-        self, sources: SourceSet, tell_disk: Callable[[Facts], None] = lambda facts: None
-    ) -> None:
+        self, sources: SourceSet, tell_disk: Callable[[Facts], None] = lambda facts: None,
+        eventfd: int | None = None,
+    ) -> None:  # fmt: skip
         self._sources = sources
         self.pieces = PieceReads(sources, tell_disk)
-        self.eventfd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        if eventfd is None:
+            eventfd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self.eventfd = eventfd  # `close` closes it
         context = aio.contexts.borrow(SLOTS) if sources.direct else None
         slots = context.capacity if context is not None else 0
         self._queue = AioQueue(context, slots) if context is not None else None

@@ -11,7 +11,7 @@ Random requests open no windows. Only the needed bytes are read for them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -52,8 +52,9 @@ class Window:
     begin: int
     end: int
     memory: memoryview | None = None
-    waiting: list[tuple[int, FilePiece]] = field(default_factory=list)
-    """Requests (number and piece) that wait until the window is read."""
+    waiting: list[tuple[int, FilePiece, Sequence[Window]]] = field(default_factory=list)
+    """Requests (number and piece) that wait until the window is read. The windows are all that the
+    piece needs."""
 
     def has(self, piece: FilePiece) -> bool:
         return (
@@ -63,10 +64,17 @@ class Window:
         )
 
     def part(self, piece: FilePiece) -> memoryview:
-        """Return the bytes of a piece. The window must have been read."""
+        """Return the bytes of a piece that are in this window. It must have been read."""
         assert self.memory is not None
         at = piece.begin - self.begin
-        return self.memory[at : at + piece.length]
+        return self.memory[max(at, 0) : at + piece.length]
+
+
+def bytes_of(piece: FilePiece, windows: Sequence[Window]) -> memoryview:
+    """Return the bytes of a piece from the windows that have it. All must have been read."""
+    if len(windows) == 1:
+        return windows[0].part(piece)
+    return memoryview(b"".join(window.part(piece) for window in windows))
 
 
 @dataclass(eq=False, slots=True)
@@ -78,6 +86,11 @@ class Run:
     length: int = SHORTEST
     followed: int = 1
     windows: list[Window] = field(default_factory=list)
+    begin: int = field(init=False)
+    reach: int = 0  # see `farahead`
+
+    def __post_init__(self) -> None:
+        self.begin = self.end
 
 
 class ReadAhead:
@@ -95,7 +108,7 @@ class ReadAhead:
         self._runs: list[Run] = []  # the most recently used one is last
         self._windows: list[Window] = []  # of all runs
 
-    def find(self, piece: FilePiece) -> Window | None:
+    def find(self, piece: FilePiece) -> Sequence[Window]:
         """Return the window that contains a piece. May start to read the run's next window."""
         end = piece.begin + piece.length
         for window in self._windows:
@@ -104,29 +117,34 @@ class ReadAhead:
                 self._use(run, end)
                 if window is run.windows[-1] and 2 * end > window.begin + window.end:
                     self._open(run, window.end)
-                return window
-        return None
+                return (window,)
+        return ()
 
-    def follow(self, piece: FilePiece) -> Window | None:
-        """Open a window that begins with a piece; return None if the piece must be read alone."""
+    def follow(self, piece: FilePiece) -> Sequence[Window]:
+        """Open a window that begins with a piece. Without one, the piece must be read alone."""
         end = piece.begin + piece.length
         for run in reversed(self._runs):
             if run.file == piece.file and 0 <= piece.begin - run.end <= GAP:
                 run.followed += 1
                 self._use(run, end)
-                if run.followed < FOLLOWING or piece.length > SMALL:
-                    return None
-                return self._open(run, piece.begin, end)
+                return () if run.followed < FOLLOWING else self._start(run, piece)
         self._runs.append(Run(piece.file, end))
         if len(self._runs) > RUNS:
             self._end(self._runs.pop(0))
-        return None
+        return ()
 
     def forget(self, window: Window) -> None:
         """Drop a window that could not be read."""
         window.run.windows = [other for other in window.run.windows if other is not window]
         window.run.followed = 0
         self._close([window])
+
+    def _start(self, run: Run, piece: FilePiece) -> Sequence[Window]:
+        """Open the first window of a run, or another one after a gap; return it."""
+        if piece.length > SMALL:
+            return ()
+        window = self._open(run, piece.begin, piece.begin + piece.length)
+        return () if window is None else (window,)
 
     def _use(self, run: Run, end: int) -> None:
         run.end = max(run.end, end)
@@ -141,7 +159,7 @@ class ReadAhead:
         within the window's length, the disk is busy, or memory is short. The caller then reads its
         piece alone.
         """
-        end = self._last_start(run.file, begin + run.length)
+        end = self._end_of_window(run, begin)
         if end <= (begin if least is None else least) or not self._disk.has_room:
             return None
         window = Window(run, run.file, begin, end)
@@ -149,13 +167,22 @@ class ReadAhead:
             self._disk.add(window, run.file, begin, end - begin, kept=True)
         except (MemoryError, OSError):
             return None
-        run.length = min(2 * run.length, LONGEST)
-        self._close(run.windows[:-1])
-        run.windows = [*run.windows[-1:], window]
+        self._grow(run)
+        run.windows.append(window)
         self._windows.append(window)
         return window
 
+    def _end_of_window(self, run: Run, begin: int) -> int:
+        return self._last_start(run.file, begin + run.length)
+
+    def _grow(self, run: Run) -> None:
+        """Make room for another window of a run, and let the one after it be longer."""
+        run.length = min(2 * run.length, LONGEST)
+        self._close(run.windows[:-1])
+        run.windows = run.windows[-1:]
+
     def _end(self, run: Run) -> None:
+        """Drop the windows of a run."""
         self._close(run.windows)
         run.windows = []  # break the reference cycle, so that the memory is freed at once
 

@@ -8,15 +8,18 @@ No function waits for a disk. If the bytes must come from the disk, AIO or a thr
 `coldreads`), and `go_on` answers the request afterwards. There are two exceptions. If no thread can
 be started, the loop itself reads. And after io_getevents has failed, the loop waits once for the
 reads in flight.
+
+`remotereading` does the same for archives that are read over the network.
 """
 
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
+from ffrecord.archive.archive import Archive
 from ffrecord.archive.blocks import FilePiece
 from ffrecord.disk.slabs import SlabPool
 from ffrecord.errors import FFRecordError
@@ -27,7 +30,7 @@ from ffrecord_fuse.serve.background import Background
 from ffrecord_fuse.serve.blocks import CheckedContent, DamageError
 from ffrecord_fuse.serve.coldreads import ColdReads
 from ffrecord_fuse.serve.piecereads import Facts
-from ffrecord_fuse.serve.readahead import ReadAhead, Window
+from ffrecord_fuse.serve.readahead import ReadAhead, Window, bytes_of
 from ffrecord_fuse.serve.report import DamageLog
 from ffrecord_fuse.wire import abi, reply
 from ffrecord_fuse.wire.request import Request
@@ -45,6 +48,32 @@ class Kernel(Protocol):
         """Process a request from the start. A failure becomes the error of that request."""
 
     def send(self, answer: bytes | memoryview, content: memoryview | None = None) -> None: ...
+
+
+class Reads(Protocol):
+    """Reads in flight: `ColdReads`, or `RemoteReads`."""
+
+    eventfd: int
+
+    @property
+    def busy(self) -> bool: ...
+
+    @property
+    def has_room(self) -> bool: ...
+
+    def add(
+        self, token: object, file: int, begin: int, length: int, *, kept: bool = False
+    ) -> None: ...
+
+    def submit(self) -> None: ...
+
+    def landed(self) -> Iterator[tuple[Any, memoryview | Exception]]: ...
+
+    def has_landed(self) -> bool: ...
+
+    def clear_event(self) -> None: ...
+
+    def close(self) -> None: ...
 
 
 class Reading:
@@ -78,14 +107,20 @@ class Reading:
         self._damages = DamageLog(filesystem, counts, log)
         self._frame = _slabs.take(reply.FRONT + READ_BYTES).data
         self._memory = self._frame[reply.FRONT :]
-        sources = table_of(filesystem.archive.reader).require_files()
-        self._fds: list[int] = sources.fds.tolist()
-        self._cache = sources.cache
-        self.cold = ColdReads(sources, tell_disk)
-        self._pieces = self.cold.pieces
-        self._ahead = ReadAhead(self.cold, filesystem.archive.blocks.last_start)
+        self._tell_disk = tell_disk
+        self._ahead = self._opened(filesystem.archive)
         self._background = Background(self.cold.eventfd, 1)
         self._unlearned: dict[int, list[Request]] = {}  # inode -> reads that wait for checksums
+
+    def _opened(self, archive: Archive) -> ReadAhead:
+        """Open the places that bytes come from, and return the reader ahead."""
+        sources = table_of(archive.reader).require_files()
+        self._fds: list[int] = sources.fds.tolist()
+        self._cache = sources.cache
+        disk = ColdReads(sources, self._tell_disk)
+        self._pieces = disk.pieces
+        self.cold: Reads = disk
+        return ReadAhead(disk, archive.blocks.last_start)
 
     @property
     def is_under_way(self) -> bool:
@@ -102,6 +137,9 @@ class Reading:
         """Count a wait in which there was nothing to do but wait for requests and reads."""
         if self.cold.busy:
             self._pieces.waited(seconds)
+
+    def finish(self) -> None:
+        """Called when the file system was unmounted. Local archives need nothing."""
 
     def close(self) -> None:
         self._background.close()
@@ -131,15 +169,17 @@ class Reading:
 
     def _from_window(self, request: Request, piece: FilePiece) -> bool:
         """Answer from a window, now or later; return False if no window has the piece."""
-        window = self._ahead.find(piece)
-        if window is None:
+        windows = self._ahead.find(piece)
+        if not windows:
             return False
         if piece.checksums is None:  # the block may have been verified after the window was read
             piece = self._content.piece(piece.inode, *request.argument, anew=True) or piece
-            if not window.has(piece):
+            if not (
+                windows[0].begin <= piece.begin and piece.begin + piece.length <= windows[-1].end
+            ):
                 return False
         self._counts[report.READ_AHEAD] += 1
-        self._take_from(window, request.unique, piece)
+        self._take_from(windows, request.unique, piece)
         return True
 
     def _from_cache(self, unique: int, piece: FilePiece) -> bool:
@@ -156,31 +196,32 @@ class Reading:
 
     def _from_disk(self, unique: int, piece: FilePiece) -> None:
         self._counts[report.DISK_READS] += 1
-        window = self._ahead.follow(piece)
-        if window is not None:
-            self._take_from(window, unique, piece)
+        windows = self._ahead.follow(piece)
+        if windows:
+            self._take_from(windows, unique, piece)
         else:
             self._read_alone(unique, piece)
 
-    def _take_from(self, window: Window, unique: int, piece: FilePiece) -> None:
-        """Answer from a window: now if it has been read, otherwise when it is."""
-        if window.memory is None:
-            window.waiting.append((unique, piece))
-        else:
-            self._serve_from(window, unique, piece)
-
-    def _serve_from(self, window: Window, unique: int, piece: FilePiece) -> None:
-        """Answer from a window. If its bytes are wrong, read them again from the disk.
-
-        The archive may have been repaired since the window was read.
-        """
-        memory = window.part(piece)
+    def _take_from(self, windows: Sequence[Window], unique: int, piece: FilePiece) -> None:
+        """Answer from windows: now if they have been read, otherwise when they are."""
+        for window in windows:
+            if window.memory is None:
+                window.waiting.append((unique, piece, windows))
+                return
+        memory = bytes_of(piece, windows)
         try:
             self._check(piece, memory)
         except DamageError:
-            self._read_alone(unique, piece)
+            self._read_again(unique, piece)
         else:
             self._send(*reply.data(unique, memory[piece.skip : piece.skip + piece.asked]))
+
+    def _read_again(self, unique: int, piece: FilePiece) -> None:
+        """Read bytes that are wrong in a window once more.
+
+        The archive may have been repaired since the window was read.
+        """
+        self._read_alone(unique, piece)
 
     def _read_alone(self, unique: int, piece: FilePiece) -> None:
         self.cold.add((unique, piece), piece.file, piece.begin, piece.length)
@@ -200,8 +241,7 @@ class Reading:
                 if problem is None:
                     self._kernel.answer(request)
                 else:
-                    self._damages.tell(inode, str(problem))
-                    self._send(reply.failure(request.unique, errno.EIO))
+                    self._fail(request.unique, inode, problem)
         return bool(ended)
 
     def _answer_landed(self) -> bool:
@@ -223,21 +263,29 @@ class Reading:
         waiting, window.waiting = window.waiting, []
         if isinstance(result, Exception):
             self._ahead.forget(window)
-            answer = self._read_alone
-        else:
-            window.memory = result
-            answer = partial(self._serve_from, window)
-        for unique, piece in waiting:
-            self._attempt(answer, unique, piece)
+            for unique, piece, _ in waiting:
+                self._attempt(partial(self._answer_without, result), unique, piece)
+            return
+        window.memory = result
+        for unique, piece, windows in waiting:
+            self._attempt(partial(self._take_from, windows), unique, piece)
+
+    def _answer_without(self, error: Exception, unique: int, piece: FilePiece) -> None:
+        """Answer a request whose window could not be read."""
+        self._read_alone(unique, piece)
 
     def _answer_piece(self, result: memoryview | Exception, unique: int, piece: FilePiece) -> None:
         if isinstance(result, FFRecordError):
-            self._damages.tell(piece.inode, str(result))
-            self._send(reply.failure(unique, errno.EIO))
+            self._fail(unique, piece.inode, result)
         elif isinstance(result, Exception):
             raise result
         elif self._is_right(unique, piece, result):
             self._send(*reply.data(unique, result[piece.skip : piece.skip + piece.asked]))
+
+    def _fail(self, unique: int, inode: int, error: Exception) -> None:
+        """Answer a request with an error, because its bytes are damaged or cannot be read."""
+        self._damages.tell(inode, str(error))
+        self._send(reply.failure(unique, errno.EIO))
 
     def _attempt(
         self, answer: Callable[[int, FilePiece], None], unique: int, piece: FilePiece
@@ -254,8 +302,7 @@ class Reading:
         try:
             self._check(piece, memory)
         except DamageError as error:
-            self._damages.tell(piece.inode, str(error))
-            self._send(reply.failure(unique, errno.EIO))
+            self._fail(unique, piece.inode, error)
             return False
         return True
 

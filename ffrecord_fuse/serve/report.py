@@ -35,6 +35,11 @@ NAMES = (
 ) = range(len(NAMES))  # fmt: skip
 """The positions of the counters in a worker's row, in the order of NAMES."""
 
+NETWORK = ("requests", "repeated", "bytes")
+REQUESTS, REPEATED, RECEIVED = range(len(NAMES), len(NAMES) + len(NETWORK))
+"""The positions of the counters that only mounts of URLs have, in the order of NETWORK."""
+_COLUMNS = len(NAMES) + len(NETWORK)
+
 DISK_BYTES = 1024
 """Shared memory for what is known about the disk, as JSON."""
 
@@ -57,37 +62,47 @@ class Counters:
     """Counters in shared memory, with one row for each worker. Create them before the workers.
 
     Only the worker writes its row. The supervisor counts restarts there while the worker is dead.
-    All workers share the place for what is known about the disk, and the latest one counts.
+    All workers share the place for what is known about the disk or the network, and the latest one
+    counts.
     """
 
-    def __init__(self, workers: int = 1) -> None:
+    def __init__(self, workers: int = 1, *, is_remote: bool = False) -> None:
         self._rows = workers
+        self._is_remote = is_remote
         self._disk = mmap.mmap(-1, DISK_BYTES)
-        self._all = memoryview(mmap.mmap(-1, 8 * workers * len(NAMES))).cast("q")
+        self._all = memoryview(mmap.mmap(-1, 8 * workers * _COLUMNS)).cast("q")
 
     def row(self, worker: int) -> memoryview:
         """Return a worker's row. LOOKUPS, READS and so on are its indices."""
-        return self._all[worker * len(NAMES) : (worker + 1) * len(NAMES)]
+        return self._all[worker * _COLUMNS : (worker + 1) * _COLUMNS]
 
     def totals(self) -> dict[str, int]:
         """Return the sums over all workers, including workers that have ended."""
+        return self._sums(NAMES, 0)
+
+    def _sums(self, names: tuple[str, ...], first: int) -> dict[str, int]:
         return {
-            name: sum(self._all[row * len(NAMES) + column] for row in range(self._rows))
-            for column, name in enumerate(NAMES)
+            name: sum(self._all[row * _COLUMNS + column] for row in range(self._rows))
+            for column, name in enumerate(names, first)
         }
 
     def tell_disk(self, facts: dict[str, Any]) -> None:
-        """Keep what a worker has found out about the disk, and decided."""
+        """Keep what a worker has found out about the disk or the network, and decided."""
         text = json.dumps(facts).encode()
         if len(text) <= DISK_BYTES:
             self._disk[:] = text.ljust(DISK_BYTES)
 
     def json(self) -> bytes:
-        """Return the totals and the facts about the disk, for `user.ffrecord.stats`."""
+        """Return the totals and the facts about the disk or network, for `user.ffrecord.stats`."""
         found: dict[str, Any] = self.totals()
+        facts: dict[str, Any] = {}
         # While a worker writes, the text may be a mixture of two texts, and is left out.
         with contextlib.suppress(ValueError):
-            found["disk"] = json.loads(self._disk[:].strip(b" \0"))
+            facts = json.loads(self._disk[:].strip(b" \0"))
+        if self._is_remote:
+            found["network"] = self._sums(NETWORK, REQUESTS) | facts
+        elif facts:
+            found["disk"] = facts
         return json.dumps(found).encode()
 
 

@@ -79,7 +79,8 @@ class Session:
         self._log = log
         self._over = False
         self._request = memoryview(bytearray(MOST_BYTES))
-        self._reading = Reading(self, filesystem, content, self._counts, log, tell_disk)
+        kind = Reading if filesystem.archive.is_local else _remote_reading()
+        self._reading = kind(self, filesystem, content, self._counts, log, tell_disk)
         self._listings: OrderedDict[tuple[int, int, bool], Rendered] = OrderedDict()
         self._listed_bytes = 0
         self._inbox = Inbox(fd, self._reading.cold.eventfd, spin / 1e6, idling or Idling("halt"))
@@ -108,6 +109,7 @@ class Session:
                 self._turn()
             else:
                 self._take(self._inbox.wait)
+        self._reading.finish()
 
     def close(self) -> None:
         """Wait for the reads in flight, and free the session's resources.
@@ -249,6 +251,13 @@ class Session:
         while self._listed_bytes > RENDERED_BYTES and len(self._listings) > 1:
             self._listed_bytes -= self._listings.popitem(last=False)[1].size
         return rendered
+
+
+def _remote_reading() -> type[Reading]:
+    """Return the reader of URLs. Mounts of local archives do not load what it needs."""
+    from ffrecord_fuse.serve.remotereading import RemoteReading
+
+    return RemoteReading
 
 
 def _no_reply(request: Request) -> None:

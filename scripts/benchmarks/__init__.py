@@ -27,6 +27,9 @@ Benchmarks also use these modules:
                  disk's limit)
     disks        throttle (slow disks and small memory), disks_dataset (for our loader); peers,
                  mounters, mount_client, trees, fio
+    remote       remote_server (nginx), remote_relay (delays its answers), remote_loaders and
+                 remote_readers (one class per contestant), remote_archives (their files),
+                 remote_fsspec (local archives through fsspec); peers, folder_archives
     pack         packers (one object per contestant), trees (folders of files to pack)
     folder       folder_archives (archives made without their files)
     mount        mounters (one object per contestant), mount_archives (their archives),

@@ -92,10 +92,10 @@ def create(root: str, folders: int, per_folder: int) -> None:
 def _write(archive: FolderArchive, file: Path) -> None:
     with FileWriter(file, archive.count + 1) as writer:
         writer.write(archive.records.records())
-        writer.write_one(_index(archive.tree()))
+        writer.write_one(index_record(archive.tree()))
 
 
-def _index(tree: Tree) -> bytes:
+def index_record(tree: Tree) -> bytes:
     """Return the last record as `pack_folder` writes it."""
     image = build(tree)
     before = b"".join(legacy.pickled(tree, lambda entry: None))  # the tree has no symlinks

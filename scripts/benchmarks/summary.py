@@ -100,6 +100,36 @@ def _disks() -> tuple[list[str], list[Row]]:
     return ["", *disks], rows
 
 
+def _remote() -> tuple[list[str], list[Row]]:
+    sizes = ("10kB", "110kB")
+    ours, raw = "ours", "raw obstore, same ranges"
+
+    def epochs(label: str, contestant: str, metric: str, digits: int = 0) -> Row:
+        return label, [Figure(f"epochs of {size}", contestant, metric, 1, digits) for size in sizes]
+
+    batches = [f"random batches of {size}" for size in sizes]
+    loaders = {
+        "ours, block shuffle, cache": "ours", "ours, full shuffle": "ours, full shuffle, no cache",
+        "litdata": "litdata", "MosaicML streaming": "MosaicML streaming",
+        "WebDataset": "WebDataset", "s3fs + zip": "s3fs + zip",
+    }  # fmt: skip
+    metrics = {
+        "first_batch_s": ("first batch, s", 2),
+        "samples_per_s": ("first epoch, records/s", 0),
+        "second_samples_per_s": ("second epoch, records/s", 0),
+    }
+    rows = [
+        ("random batches, records/s", [Figure(one, ours, "records_per_s") for one in batches]),
+        ("… × raw obstore", [Figure(one, ours, "records_per_s", 1, 2, raw) for one in batches]),
+        *(
+            epochs(f"{what}, {label}", loader, metric, digits)
+            for metric, (what, digits) in metrics.items()
+            for loader, label in loaders.items()
+        ),
+    ]
+    return ["20 ms of delay", "10 kB", "110 kB"], rows
+
+
 def _pack() -> tuple[list[str], list[Row]]:
     packers = ("ours", "tar", "tar + fsync", "mksquashfs", "zip -0", "cp -r", "cp -r + fsync")
     cases = {
@@ -189,6 +219,7 @@ def _dataset() -> tuple[list[str], list[Row]]:
 TABLES: dict[str, Callable[[], tuple[list[str], list[Row]]]] = {
     "read": _read,
     "disks": _disks,
+    "remote": _remote,
     "pack": _pack,
     "folder": _folder,
     "mount": _mount,

@@ -18,6 +18,9 @@ from ffrecord.cli import arguments
 from ffrecord.cli.arguments import COMMANDS, make_parser
 from ffrecord.convert import FORMATS
 from ffrecord.convert.formats.recordio import CODECS
+from ffrecord.format.cachemap import MapHeader
+from ffrecord.remote.cache.copy import Copy
+from ffrecord.remote.cache.folder import CacheFolder
 from ffrecord.version import __version__
 from ffrecord_fuse import cli as fuse_cli
 from tests.docs.pages import ROOT
@@ -72,6 +75,8 @@ def place(tmp_path: Path) -> Iterator[Path]:
     archives.flip(tmp_path / "broken.ffr", 1)  # the header's checksum, so every record is found
     with DatasetWriter(tmp_path / "train", {"label": "int"}, encoders) as writer:
         writer.append({"label": 1})
+    header = MapHeader(7, '"tag"', None, "s3://bucket/photos.ffr", 1)
+    Copy(CacheFolder(str(tmp_path / "cached"), None), f"{1:032x}-{2:016x}", header)
     for folder in ("mounted", "elsewhere", ".zfunc", ".config/fish/completions"):
         (tmp_path / folder).mkdir(parents=True)
     with mounting.released(tmp_path / "mounted"), mounting.released(tmp_path / "elsewhere"):
@@ -193,7 +198,7 @@ def test_similar_commands_have_the_same_options(option: str) -> None:
     long = {"pack", "extract", "convert", "verify", "salvage", "warm"}
     due = {
         "--no-progress": long,
-        "--json": {*long, "info", "ls"},
+        "--json": {*long, "info", "ls", "cache"},
         "--force": long - {"verify", "warm"},
     }[option]
     (commands,) = (a for a in make_parser()._actions if a.dest == "command")

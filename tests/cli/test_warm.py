@@ -249,11 +249,12 @@ def test_the_disk_is_asked_for_later_steps_first(
         monkeypatch.setattr(kind, "wait_for", lambda _, offset: events.append(("wait", offset)))
         sizes = list(warming.warm(warming.whole_files(sources)))
     assert sum(sizes) == path.stat().st_size
-    steps = [0, *(n << 20 for n in range(1, 10))]
+    steps = list(range(0, path.stat().st_size, warming.STEP))
     assert [at for what, at in events if what == "ask"] == steps
-    assert [what for what, _ in events[:6]] == ["ask"] * 4 + ["wait", "ask"]
+    ahead = -(-warming.BYTES_AHEAD // warming.STEP)
+    assert [what for what, _ in events[: ahead + 2]] == ["ask"] * ahead + ["wait", "ask"]
     assert [at for what, at in events if what == "wait"] == [
-        *((n << 20) - 1 for n in range(1, 10)), path.stat().st_size - 1,
+        *(at - 1 for at in steps[1:]), path.stat().st_size - 1,
     ]  # fmt: skip
 
 

@@ -211,6 +211,40 @@ def test_pieces_that_another_process_has_read_are_not_measured(stored: Path) -> 
     assert pieces.stats()["piece_bytes"] == 16 * GRANULE
 
 
+def test_forked_processes_share_what_they_have_asked_for_and_measured(stored: Path) -> None:
+    drop(stored)
+    with FileReader(stored) as reader:
+        pieces = pieces_of(reader)
+        child = os.fork()
+        if not child:
+            pieces.fill_one(0, 0, SIZE, 4 * GRANULE)
+            pieces.meter.observe_reads(1, SIZE, 0.5)
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        known = pieces.have(None, np.array([0, 3 * GRANULE, 4 * GRANULE]), np.array([1, 1, 1]))
+        assert known.tolist() == [True, True, False]
+        assert pieces.stats()["piece_bytes"] == 4 * GRANULE
+        assert pieces.meter.costs is not None
+
+
+def test_two_processes_do_not_ask_for_the_same_bytes(
+    stored: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each would get parts of the piece, with many short requests."""
+    drop(stored)
+    asked: list[tuple[int, int]] = []
+    with FileReader(stored) as reader:
+        pieces = pieces_of(reader)
+        monkeypatch.setattr(
+            type(reader._table.require_files()[0]), "will_need",
+            lambda _, offset, length: asked.append((offset // GRANULE, length // GRANULE)),
+        )  # fmt: skip
+        monkeypatch.setattr("ffrecord.disk.pagecache.cached_bytes", lambda fd, at, size: size)
+        for begin, count in ((2, 2), (0, 8), (0, 8)):
+            pieces.fill_one(0, begin * GRANULE, SIZE, count * GRANULE)
+    assert asked == [(2, 2), (0, 2), (4, 4)]
+
+
 def test_pieces_that_were_requested_before_are_not_measured(stored: Path) -> None:
     pieces = Pieces(SourceSet([str(stored)], direct=True).each)
     pieces.meter = slow_meter()

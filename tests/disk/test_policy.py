@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from ffrecord.disk.costs import FIRST_READS, MANY, MOST_CAUTION, SLOW_REQUEST, TRIALS, Meter
 from ffrecord.disk.policy import (
     JUDGED_AFTER,
-    LARGEST,
+    SIZES,
     SMALLEST,
     Costs,
     Decision,
@@ -44,7 +44,7 @@ TINY = Pattern(1 * KIB)
         (HARD_DISK, GIB, GIB, RANDOM, 512 * KIB, "at least as long as"),
         (HARD_DISK, GIB, 2 * GIB, Pattern(300 * KIB), 0, "only as long as"),
         (CLOUD, GIB, 2 * GIB, Pattern(20 * KIB), 0, "only as long as"),
-        (Costs(1.0, 1e-9), GIB, 2 * GIB, RANDOM, LARGEST, "at least as long as reading 4.2 MB"),
+        (Costs(1.0, 1e-9), GIB, 2 * GIB, RANDOM, SIZES[-1], "at least as long as reading 3.1 MB"),
         (HARD_DISK, GIB, 2 * GIB, replace(RANDOM, expected=100.0), 0, "neighbours"),
         (HARD_DISK, GIB, 2 * GIB, replace(RANDOM, expected=100.0, hits=30), 512 * KIB, "least"),
         (HARD_DISK, GIB, 2 * GIB, replace(RANDOM, expected=JUDGED_AFTER - 1), 512 * KIB, "least"),
@@ -83,7 +83,7 @@ def test_pieces_never_cost_more_than_twice_the_reads_themselves(
 
 @given(
     st.integers(0, 10 * MIB), st.integers(1, MIB),
-    st.sampled_from([SMALLEST << k for k in range(9)]), st.integers(0, MIB),
+    st.sampled_from(SIZES), st.integers(0, MIB),
 )  # fmt: skip
 def test_an_extent_has_the_read_and_stays_within_a_piece_and_the_read(
     begin: int, length: int, piece: int, more: int
@@ -175,10 +175,22 @@ def test_a_disk_that_becomes_slower_is_measured_again() -> None:
     meter = Meter()
     meter.observe_reads(512, 512 * KIB, 512 * 10e-6)
     for _ in range(TRIALS):
-        meter.observe_pieces(MANY, MANY * SMALLEST, MANY * 300e-6)
+        meter.observe_pieces(MANY, MANY * SMALLEST, MANY * 150e-6)
     assert not meter.is_guess
     meter.observe_reads(5000, 5000 * KIB, 5000 * 60e-6)
     assert meter.is_guess
+
+
+def test_a_trial_ends_a_burst() -> None:
+    """The first reads came from a burst. A trial that takes longer shows the real costs."""
+    meter = Meter()
+    meter.observe_reads(512, 512 * KIB, 512 * 10e-6)
+    assert decide(meter.costs, GIB, GIB, Pattern(KIB)).piece == SMALLEST, "a trial"
+    meter.observe_pieces(256, 256 * SMALLEST, 256 / 3000)
+    costs = meter.costs
+    assert costs is not None
+    assert 200e-6 < costs.request < 400e-6
+    assert decide(costs, GIB, GIB, Pattern(KIB)).piece >= 4 * SMALLEST
 
 
 def test_an_unmeasured_disk_has_no_costs() -> None:

@@ -27,11 +27,14 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import fsspec
+
 import ffrecord
 from ffrecord import DatasetReader, DatasetWriter, FileReader, FileWriter, cli, decoders, encoders
 from ffrecord.command import run_command
 from ffrecord.convert import convert
 from ffrecord.dataset import optional
+from ffrecord.remote.cache import trouble
 from ffrecord.text import for_shell
 from tests.docs.pages import ROOT, text_of
 from tests.support import archives, handmade, trees
@@ -219,6 +222,13 @@ def _remote() -> Example:
     return _command("info", "http://127.0.0.1:1/train.ffr")  # no server has this port
 
 
+@_raises("CacheWarning")
+def _cache() -> Example:
+    fsspec.filesystem("memory").pipe("/bucket/train.ffr", _records().read_bytes())
+    with mock.patch.object(trouble, "_warned", set()):
+        return _warning(lambda: FileReader("memory://bucket/train.ffr", cache="cached"))
+
+
 @_raises("UrlError")
 def _url() -> Example:
     return _command("ls", "clay-tablet://library/photos.ffr")
@@ -307,6 +317,17 @@ def _no_room() -> Example:
 @_raises("WriteFailedError")
 def _write_failed() -> Example:
     return _written_with(errno.EIO)
+
+
+@_raises("UploadError")
+def _upload() -> Example:
+    nowhere = {
+        "AWS_ENDPOINT_URL": "http://127.0.0.1:1", "AWS_ACCESS_KEY_ID": "key",
+        "AWS_SECRET_ACCESS_KEY": "secret", "AWS_REGION": "us-east-1",
+    }  # fmt: skip
+    Path("photos").mkdir()
+    with mock.patch.dict(os.environ, nowhere):
+        return _command("pack", "photos", "s3://bucket/photos.ffr")
 
 
 @_raises("UnclosedWarning")
@@ -440,6 +461,20 @@ def _ffrecord_error() -> Example:
     dataset = _bytes_dataset(on_error="skip")
     warnings.simplefilter("ignore")
     return _python(lambda: dataset.__getitems__([2]))
+
+
+@_raises("RemoteShuffleWarning")
+def _remote_shuffle() -> Example:
+    import fsspec
+
+    from ffrecord.torch import DataLoader, Dataset, remote_shuffle
+
+    _records()
+    with mock.patch.object(remote_shuffle, "_told", False):
+        dataset: Dataset[bytes] = Dataset(
+            os.path.abspath("train.ffr"), fs=fsspec.filesystem("local")
+        )
+        return _warning(lambda: DataLoader(dataset, batch_size=256, shuffle=True))
 
 
 @_raises("ReplacedLoaderWarning")

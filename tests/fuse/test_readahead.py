@@ -60,7 +60,8 @@ class Records:
     def ask(self, number: int, file: int = 0) -> Window | None:
         """Ask for a record, as a session with an empty page cache does."""
         piece = self.piece(number, file)
-        window = self.ahead.find(piece) or self.ahead.follow(piece)
+        windows = self.ahead.find(piece) or self.ahead.follow(piece)
+        window = windows[0] if windows else None
         if window is not None:
             assert window.file == file
             assert window.begin <= piece.begin
@@ -215,7 +216,7 @@ def test_a_part_of_a_file_is_found_in_the_window_of_the_file(piece: int) -> None
     for number in range(5):
         records.ask(number)
     begin = records.starts[6] + piece
-    window = records.ahead.find(FilePiece(6, 0, begin, 5_000, 0, 5_000, None, 0))
+    (window,) = records.ahead.find(FilePiece(6, 0, begin, 5_000, 0, 5_000, None, 0))
     assert window is records.disk.read[0]
     window.memory = memoryview(bytes(range(256)) * 1000)
     part = window.part(FilePiece(6, 0, begin, 5_000, 0, 5_000, None, 0))

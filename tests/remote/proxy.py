@@ -29,16 +29,20 @@ Fault = Callable[[Request], "str | None"]
 """Returns the fault for a request, or None to answer rightly."""
 
 STATUSES = {"429": "Too Many Requests", "500": "Internal", "503": "Slow Down", "400": "Bad",
-            "403": "Forbidden"}  # fmt: skip
+            "403": "Forbidden", "501": "Not Implemented"}  # fmt: skip
 REPEATED = ("429", "500", "503", "reset", "short", "long", "lie", "shift", "garbage", "200")
 """Faults that an honest second answer repairs."""
 
 
 @dataclass(slots=True)
 class Proxy:
-    """The requests so far, and the faults to make."""
+    """The requests so far, and the faults to make.
 
-    url: str
+    The URL changes with every `reset`. So a late request of an earlier client, which a server may
+    get even after the client gave it up, is neither counted nor answered.
+    """
+
+    base: str
     requests: list[Request] = field(default_factory=list)
     fault: Fault = lambda request: None
     delay: float = 0.0
@@ -48,19 +52,32 @@ class Proxy:
     most: int = 0
     """Largest number of requests that were under way at once."""
     now: int = 0
+    turn: int = 0
+    is_held: bool = False
+    """Answer nothing for the time being."""
+
+    @property
+    def url(self) -> str:
+        return f"{self.base}{self.prefix}"
+
+    @property
+    def prefix(self) -> str:
+        return f"/turn-{self.turn}"
 
     def reset(self) -> None:
+        self.turn += 1
         self.requests.clear()
         self.gates.clear()
         self.fault, self.delay, self.most = (lambda request: None), 0.0, 0
+        self.is_held = False
 
     def ranges(self) -> list[str]:
         return [request.range for request in self.requests]
 
 
 @contextlib.contextmanager
-def proxy(upstream: str) -> Iterator[Proxy]:
-    """Run a proxy in a thread, and yield it."""
+def proxy(upstream: str, port: int = 0) -> Iterator[Proxy]:
+    """Run a proxy in a thread, and yield it. `port` 0 stands for any free port."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
@@ -70,13 +87,20 @@ def proxy(upstream: str) -> Iterator[Proxy]:
     address = host.hostname, host.port
     running = Proxy("")
 
+    tasks: set[asyncio.Task[None] | None] = set()  # asyncio itself keeps only weak references
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        tasks.add(asyncio.current_task())
+        try:
+            await _serve(running, address, reader, writer)
+        finally:
+            tasks.discard(asyncio.current_task())
+
     async def start() -> asyncio.Server:
-        return await asyncio.start_server(
-            lambda r, w: _serve(running, address, r, w), "127.0.0.1", 0
-        )
+        return await asyncio.start_server(serve, "127.0.0.1", port)
 
     server = asyncio.run_coroutine_threadsafe(start(), loop).result()
-    running.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    running.base = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     try:
         yield running
     finally:
@@ -101,7 +125,11 @@ async def _serve(
     with contextlib.suppress(OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
         while True:
             head = await reader.readuntil(b"\r\n\r\n")
+            if f" {state.prefix}/".encode() not in head[: len(state.prefix) + 20]:
+                break
+            head = head.replace(state.prefix.encode(), b"", 1)
             request = _parsed(head, len(state.requests))
+            body = await reader.readexactly(int(request.headers.get("content-length", 0)))
             state.requests.append(request)
             state.now += 1
             state.most = max(state.most, state.now)
@@ -109,8 +137,10 @@ async def _serve(
                 gate = next((gate for gate in state.gates if request.number < gate), 0)
                 while len(state.requests) < gate:
                     await asyncio.sleep(0.005)
+                while state.is_held:
+                    await asyncio.sleep(0.005)
                 await asyncio.sleep(state.delay)
-                alive = await _answer(state.fault(request), address, head, reader, writer)
+                alive = await _answer(state.fault(request), address, head, body, reader, writer)
             finally:
                 state.now -= 1
             if not alive:
@@ -126,8 +156,8 @@ def _parsed(head: bytes, number: int) -> Request:
 
 
 async def _answer(
-    fault: str | None, address: tuple[str, int], head: bytes, reader: asyncio.StreamReader,
-    writer: asyncio.StreamWriter,
+    fault: str | None, address: tuple[str, int], head: bytes, sent: bytes,
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter,
 ) -> bool:  # fmt: skip
     """Send an answer, right or wrong. Return False if the connection must end."""
     if fault == "reset":
@@ -144,7 +174,12 @@ async def _answer(
         )
         await writer.drain()
         return True
-    top, body = await _upstream(address, head)
+    if fault == "spoil":  # a byte of the request's body arrives wrong
+        sent = sent[:-1] + bytes([sent[-1] ^ 1])
+    top, body = await _upstream(address, head + sent)
+    if fault == "lost":  # the server did it, but its answer does not arrive
+        writer.transport.abort()
+        return False
     if fault == "garbage":
         writer.write(b"\x00\xff" * 50)
         return False
@@ -179,7 +214,8 @@ async def _answer(
 async def _upstream(address: tuple[str, int], head: bytes) -> tuple[bytes, bytes]:
     reader, writer = await asyncio.open_connection(*address)
     try:
-        writer.write(re.sub(rb"(?i)\r\nconnection: [^\r]*", b"", head))
+        top, _, rest = head.partition(b"\r\n\r\n")
+        writer.write(re.sub(rb"(?i)\r\nconnection: [^\r]*", b"", top) + b"\r\n\r\n" + rest)
         await writer.drain()
         top = await reader.readuntil(b"\r\n\r\n")
         found = re.search(rb"(?i)content-length: (\d+)", top)

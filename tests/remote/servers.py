@@ -11,9 +11,12 @@ import sys
 import time
 import urllib.request
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
+from obstore.store import S3Store
 
 from tests.support.patience import PATIENCE
 
@@ -29,6 +32,22 @@ http {{
     server {{ listen 127.0.0.1:{port}; root {root}; }}
 }}
 """
+
+
+SETUP = """
+import boto3, json, sys
+connection = dict(endpoint_url=sys.argv[1], region_name="us-east-1",
+                  aws_access_key_id="setup", aws_secret_access_key="setup")
+iam = boto3.client("iam", **connection)
+iam.create_user(UserName="reader")
+policy = {"Version": "2012-10-17",
+          "Statement": [{"Effect": "Allow", "Action": "s3:*", "Resource": "*"}]}
+iam.put_user_policy(UserName="reader", PolicyName="all", PolicyDocument=json.dumps(policy))
+key = iam.create_access_key(UserName="reader")["AccessKey"]
+boto3.client("s3", **connection).create_bucket(Bucket="bucket")
+print(key["AccessKeyId"], key["SecretAccessKey"])
+"""
+ACTIONS = 4  # calls of the setup; moto checks signatures after them
 
 
 def free_port() -> int:
@@ -58,6 +77,37 @@ def moto(environment: dict[str, str]) -> Iterator[str]:
     command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
     with _running(command, f"http://127.0.0.1:{port}/moto-api/data.json", environment):
         yield f"http://127.0.0.1:{port}"
+
+
+@dataclass(frozen=True, slots=True)
+class S3Server:
+    """moto's server with a bucket, which demands signatures."""
+
+    url: str
+    key: str
+    secret: str
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return {
+            "access_key_id": self.key, "secret_access_key": self.secret, "endpoint": self.url,
+            "region": "us-east-1",
+        }  # fmt: skip
+
+    @property
+    def store(self) -> S3Store:
+        return S3Store("bucket", client_options={"allow_http": True}, **self.options)
+
+
+@contextlib.contextmanager
+def s3() -> Iterator[S3Server]:
+    """Run moto's server with a bucket and one user."""
+    with moto({"INITIAL_NO_AUTH_ACTION_COUNT": str(ACTIONS)}) as url:
+        run = subprocess.run(
+            [sys.executable, "-c", SETUP, url], capture_output=True, text=True, timeout=PATIENCE,
+            check=True,
+        )  # fmt: skip
+        yield S3Server(url, *run.stdout.split())
 
 
 @contextlib.contextmanager

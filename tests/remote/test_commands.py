@@ -12,7 +12,7 @@ import ffrecord
 from ffrecord import RemoteError, UrlError
 from tests.remote.conftest import Site
 from tests.support import archives, trees
-from tests.support.commands import SYSTEM, in_a_process
+from tests.support.commands import SYSTEM, USAGE, in_a_process
 
 FILES = {"a.txt": b"first\n", "d/b": b"second\n", "d/large": trees.content(400_000)}
 
@@ -81,6 +81,67 @@ def test_an_error_is_one_line_without_secrets(
 ) -> None:
     said = run(*(each.format(urls) for each in arguments), code=code)
     assert said.count("\n") == 1
+    assert message in said
+    assert "SECRET" not in said
+
+
+def test_every_command_takes_a_cache(urls: str, tmp_path: Path) -> None:
+    cache = ["--cache", str(tmp_path / "cache"), "--cache-size", "1GB"]
+    for words in (
+        ["ls", f"{urls}/tree.ffr"], ["cat", f"{urls}/tree.ffr", "d/b"],
+        ["info", f"{urls}/tree.ffr"], ["verify", f"{urls}/tree.ffr?sig=SECRET"],
+        ["extract", f"{urls}/tree.ffr", "-C", str(tmp_path / "out")],
+        ["convert", f"{urls}/tree.ffr", str(tmp_path / "tree.tar")],
+    ):  # fmt: skip
+        run(*words, *cache)
+        (kept,) = json.loads(run("cache", "ls", "--json", *cache[:2]))["copies"]
+        assert kept["url"] == f"{urls}/tree.ffr"
+        assert kept["there"] == kept["size"] > 400_000
+        assert kept["on_disk"] >= kept["there"]
+        run("cache", "rm", "--all", *cache[:2])
+
+
+def test_cache_lists_checks_and_removes_copies(urls: str, tmp_path: Path) -> None:
+    cache = ["--cache", str(tmp_path / "cache")]
+    for name in ("tree.ffr", "plain.ffr"):
+        run("verify", f"{urls}/{name}?sig=SECRET", *cache)
+    listed = run("cache", "ls", *cache).splitlines()
+    assert len(listed) == 3
+    assert listed[0].endswith(f"{urls}/plain.ffr")
+    assert "100 %" in listed[1]
+    assert listed[2].startswith("2 files, ")
+    assert run("cache", "verify", *cache).count(": OK, ") == 2
+    (copy,) = (path for path in (tmp_path / "cache").glob("*.copy") if path.stat().st_size > 4096)
+    with copy.open("r+b") as file:
+        file.seek(300_000)
+        file.write(b"wrong")
+    ran = in_a_process("cache", "verify", f"{urls}/tree.ffr", *cache)
+    assert ran.returncode == 1
+    assert b"tree.ffr: 1 of 7 blocks damaged and dropped; they are fetched again" in ran.stdout
+    facts = json.loads(run("cache", "verify", "--json", *cache))["copies"]
+    assert sorted((each["blocks"], each["damaged"]) for each in facts) == [(1, 0), (6, 0)]
+    assert run("cache", "rm", f"{urls}/tree.ffr", *cache).startswith("removed 1 file, ")
+    assert not copy.exists()
+    assert json.loads(run("cache", "rm", "--all", "--json", *cache))["removed"] == 1
+    assert [path.name for path in (tmp_path / "cache").iterdir()] == ["lock"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["cache", "ls"], USAGE, "name the folder of the cache with --cache"),
+        (["cache", "rm", "--cache", "{0}"], USAGE, "name the URLs to remove, or use --all alone"),
+        (["cache", "ls", "--cache", __file__], SYSTEM, "Not a directory"),
+        (["cache", "rm", "http://h/a?sig=SECRET", "--cache", "{0}"], SYSTEM,
+         "http://h/a: not in the cache"),
+        (["ls", "local.ffr", "--cache", "{0}"], USAGE, "are for URLs, and no URL was given"),
+        (["ls", "http://h/a", "--cache-size", "10"], USAGE, "10 means 10 bytes"),
+    ],
+)  # fmt: skip
+def test_a_wrong_use_of_the_cache_is_one_line(
+    tmp_path: Path, arguments: list[str], code: int, message: str
+) -> None:
+    said = run(*(each.format(tmp_path) for each in arguments), code=code).splitlines()[-1]
     assert message in said
     assert "SECRET" not in said
 

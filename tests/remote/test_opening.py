@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -36,6 +37,12 @@ class Memory:
         begin, end = span.within(len(CONTENT))
         return Answer(CONTENT[begin:end], begin, Version(len(CONTENT), tag, None))
 
+    async def get_unless(self, key: str, span: Span, known: Version) -> Answer | None:
+        return await self.get(key, span, None)
+
+    def object_identity(self, key: str) -> str | None:
+        return None
+
     async def recheck(self, key: str, pinned: Version) -> None:
         pass
 
@@ -43,11 +50,15 @@ class Memory:
         return []
 
 
+def place(store: Memory, key: str) -> Place:
+    return Place(cast(Any, store), key, "s3://bucket/key")  # nothing is written here
+
+
 def opened(store: Memory, monkeypatch: pytest.MonkeyPatch, guess: int = 1000) -> RemoteSources:
     monkeypatch.setattr(source, "GUESS", guess)
     monkeypatch.setattr(source, "SMALLEST_GUESS", guess)
     monkeypatch.setattr(retries, "SHORTEST", 0.001)
-    return open_places(Link(64, 5.0), [Place(store, "key", "s3://bucket/key")])
+    return open_places(Link(64, 5.0), [place(store, "key")])
 
 
 @pytest.mark.parametrize("guess", [1000, 70_000, 200_000])
@@ -106,7 +117,7 @@ def test_bytes_are_copied_to_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path: P
 def test_many_files_are_asked_for_fewer_first_bytes_each(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(source, "GUESSES", 64 << 10)
     store = Memory()
-    open_places(Link(64, 5.0), [Place(store, str(k), "s3://bucket/key") for k in range(3)])
+    open_places(Link(64, 5.0), [place(store, str(k)) for k in range(3)])
     first = (64 << 10) // 3
     assert sorted(store.spans, key=lambda span: span.begin) == [
         Span(-first), *[Span(0, first)] * 3,

@@ -2,68 +2,28 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import obstore
 import pytest
-from obstore.store import S3Store
 
 import ffrecord
 from ffrecord import ChangedError, FileReader, PackedFolder, ShardedDatasetReader, UrlError
-from tests.remote.servers import moto
+from ffrecord.remote.cache import publisher
+from tests.remote.servers import S3Server, s3
 from tests.support import archives, handmade, trees
-from tests.support.patience import PATIENCE
 
-SETUP = """
-import boto3, json, sys
-connection = dict(endpoint_url=sys.argv[1], region_name="us-east-1",
-                  aws_access_key_id="setup", aws_secret_access_key="setup")
-iam = boto3.client("iam", **connection)
-iam.create_user(UserName="reader")
-policy = {"Version": "2012-10-17",
-          "Statement": [{"Effect": "Allow", "Action": "s3:*", "Resource": "*"}]}
-iam.put_user_policy(UserName="reader", PolicyName="all", PolicyDocument=json.dumps(policy))
-key = iam.create_access_key(UserName="reader")["AccessKey"]
-boto3.client("s3", **connection).create_bucket(Bucket="bucket")
-print(key["AccessKeyId"], key["SecretAccessKey"])
-"""
-ACTIONS = 4  # calls of the setup; moto checks signatures after them
 FILES = {f"d/{i:02}": trees.content(3000 * i, i) for i in range(30)}
 VARIABLES = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE", "AWS_ENDPOINT_URL",
              "AWS_REGION", "AWS_DEFAULT_REGION", "AWS_SESSION_TOKEN")  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Server:
-    url: str
-    key: str
-    secret: str
-
-    @property
-    def options(self) -> dict[str, Any]:
-        return {
-            "access_key_id": self.key, "secret_access_key": self.secret, "endpoint": self.url,
-            "region": "us-east-1",
-        }  # fmt: skip
-
-    @property
-    def store(self) -> S3Store:
-        return S3Store("bucket", client_options={"allow_http": True}, **self.options)
-
-
 @pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with moto({"INITIAL_NO_AUTH_ACTION_COUNT": str(ACTIONS)}) as url:
-        run = subprocess.run(
-            [sys.executable, "-c", SETUP, url], capture_output=True, text=True, timeout=PATIENCE,
-            check=True,
-        )  # fmt: skip
-        yield Server(url, *run.stdout.split())
+def server() -> Iterator[S3Server]:
+    with s3() as running:
+        yield running
 
 
 @pytest.fixture(autouse=True)
@@ -74,7 +34,7 @@ def _no_credentials(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def uploaded(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Server:
+def uploaded(server: S3Server, tmp_path_factory: pytest.TempPathFactory) -> S3Server:
     """Upload an archive, its shards and a dataset in 40 shards."""
     place = tmp_path_factory.mktemp("s3")
     top = trees.plain_tree(place / "top", FILES)
@@ -97,7 +57,7 @@ def all_right(folder: PackedFolder) -> bool:
 @pytest.mark.parametrize("way", ["options", "s3fs names", "environment", "profile", "AWS_PROFILE",
                                  "default profile", "store"])  # fmt: skip
 def test_credentials_are_found_where_the_provider_keeps_them(
-    uploaded: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, way: str
+    uploaded: S3Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, way: str
 ) -> None:
     url, remote = "s3://bucket/packed.ffr", dict[str, Any]()
     if way == "options":
@@ -131,8 +91,28 @@ def test_credentials_are_found_where_the_provider_keeps_them(
         assert all_right(folder)
 
 
+def test_a_cached_archive_in_s3_is_opened_with_one_request(
+    uploaded: S3Server, tmp_path: Path
+) -> None:
+    ways: list[tuple[str, dict[str, Any]]] = [
+        ("s3://bucket/packed.ffr", {"storage_options": uploaded.options}),
+        ("s3://bucket/packed.ffr", {"storage_options": uploaded.options}),
+        ("packed.ffr", {"store": uploaded.store}),
+    ]
+    counts = []
+    for url, remote in ways:
+        with PackedFolder(url, cache=tmp_path / "cache", **remote) as folder:
+            assert all_right(folder)
+            counts.append(folder.reader.stats()["requests"])
+        publisher.publish_all()
+    assert counts[0] >= 2
+    assert counts[1:] == [1, 1]
+    for path in (tmp_path / "cache").iterdir():
+        assert uploaded.secret.encode() not in path.read_bytes()
+
+
 def test_wrong_credentials_are_a_permission_error_that_does_not_show_them(
-    uploaded: Server,
+    uploaded: S3Server,
 ) -> None:
     options = {**uploaded.options, "secret_access_key": "a-wrong-SECRET"}
     with pytest.raises(PermissionError, match="check the credentials") as caught:
@@ -141,7 +121,7 @@ def test_wrong_credentials_are_a_permission_error_that_does_not_show_them(
     assert caught.value.filename == "s3://bucket/packed.ffr"
 
 
-def test_wrong_options_and_profiles_are_named(uploaded: Server) -> None:
+def test_wrong_options_and_profiles_are_named(uploaded: S3Server) -> None:
     with pytest.raises(UrlError, match="'acess_key_id'"):
         FileReader("s3://bucket/a.ffr", storage_options={"acess_key_id": "SECRET"})
     with pytest.raises(UrlError, match="no profile 'none'"):
@@ -149,30 +129,30 @@ def test_wrong_options_and_profiles_are_named(uploaded: Server) -> None:
 
 
 @pytest.mark.parametrize("folder", ["shards/", "shards"])
-def test_a_folder_of_shards_is_listed(uploaded: Server, folder: str) -> None:
+def test_a_folder_of_shards_is_listed(uploaded: S3Server, folder: str) -> None:
     with PackedFolder(f"s3://bucket/{folder}", storage_options=uploaded.options) as opened:
         assert all_right(opened)
 
 
-def test_a_missing_object_or_folder_is_a_file_not_found_error(uploaded: Server) -> None:
+def test_a_missing_object_or_folder_is_a_file_not_found_error(uploaded: S3Server) -> None:
     for name in ("none.ffr", "none", "none/"):
         with pytest.raises(FileNotFoundError) as caught:
             PackedFolder(f"s3://bucket/{name}", storage_options=uploaded.options)
         assert caught.value.filename == f"s3://bucket/{name}".rstrip("/")
 
 
-def test_a_sharded_dataset_is_listed_and_read(uploaded: Server) -> None:
+def test_a_sharded_dataset_is_listed_and_read(uploaded: S3Server) -> None:
     with ShardedDatasetReader("s3://bucket/points", storage_options=uploaded.options) as reader:
         assert reader.shards == 40
         assert [reader[i]["n"] for i in range(79)] == list(range(79))
 
 
-def test_keys_may_contain_any_character(uploaded: Server) -> None:
+def test_keys_may_contain_any_character(uploaded: S3Server) -> None:
     with PackedFolder("s3://bucket/odd name #1?.ffr", storage_options=uploaded.options) as folder:
         assert all_right(folder)
 
 
-def test_a_replaced_object_is_an_error(uploaded: Server, tmp_path: Path) -> None:
+def test_a_replaced_object_is_an_error(uploaded: S3Server, tmp_path: Path) -> None:
     path = handmade.write_records(tmp_path / "a.ffr", [b"a" * 300_000, b"b", b"c" * 300_000])
     obstore.put(uploaded.store, "changing.ffr", path)
     with FileReader("s3://bucket/changing.ffr", storage_options=uploaded.options) as reader:
@@ -184,7 +164,7 @@ def test_a_replaced_object_is_an_error(uploaded: Server, tmp_path: Path) -> None
 
 
 def test_more_files_than_a_page_of_a_listing_are_found_and_opened(
-    uploaded: Server, tmp_path: Path
+    uploaded: S3Server, tmp_path: Path
 ) -> None:
     path = handmade.write_records(tmp_path / "a.ffr", [b"one"])
     for number in range(1001):  # a page has 1,000

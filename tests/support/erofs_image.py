@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import stat
 import struct
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -202,18 +203,16 @@ class Checker:
         self.used.append((at, at + 8))
         at = -(-(at + 8) // width) * width
         self.used.append((at, at + count * width))
-        extents = []
-        for row in range(count):
-            length, position, offset = struct.unpack_from("<IQI", self.image, at + row * width)
-            if width == 32:
-                offset, *rest = struct.unpack_from("<QIII", self.image, at + row * width + 12)
-                assert not any(rest)
+        rows = self.image[at : at + count * width]
+        assert len(rows) == count * width
+        until = 0
+        for length, position, offset, *zeros in struct.iter_unpack(
+            {16: "<IQI", 32: "<IQQIII"}[width], rows
+        ):
+            assert not any(zeros)
             assert 0 < length <= MAX_EXTENT
-            extents.append((offset, length, position))
-        ends = [*(offset for offset, _, _ in extents[1:]), node.size]
-        assert extents[0][0] == 0
-        for (offset, length, position), until in zip(extents, ends, strict=True):
-            assert offset + length == until
+            assert offset == until
+            until += length
             node.pieces.append(self._place(position, length))
 
     def _place(self, position: int, length: int) -> tuple[int, int, int]:
@@ -222,7 +221,7 @@ class Checker:
             assert self.tails <= position
             assert position + length <= self.end
             return IN_IMAGE, position, length
-        device = max(row for row, first in enumerate(self.firsts) if first <= position)
+        device = bisect_right(self.firsts, position) - 1
         offset = position - self.firsts[device]
         assert -(-(offset + length) // self.block) * self.block <= self.sizes[device]
         return device, offset, length

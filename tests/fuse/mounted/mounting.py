@@ -26,12 +26,13 @@ from types import FrameType
 import pytest
 
 import ffrecord_fuse
+from ffrecord.disk import pagecache
 from ffrecord.format import erofs
 from ffrecord_fuse.errors import MountError
 from ffrecord_fuse.kernel import probe
 from ffrecord_fuse.mounting.mount import unmount
 from ffrecord_fuse.mounting.mounttable import find
-from tests.support import patience
+from tests.support import handmade, patience
 
 ROOT = Path(ffrecord_fuse.__file__).parent.parent
 FUSE = ("native", "fusepy")
@@ -165,7 +166,7 @@ def output(*arguments: str | Path | bytes, cwd: Path | None = None) -> bytes:
 
 @contextlib.contextmanager
 def mounted(
-    archive: Path,
+    archive: Path | str,
     mountpoint: Path,
     options: str = "",
     *,
@@ -205,6 +206,14 @@ def released(mountpoint: Path) -> Iterator[None]:
         kill(mountpoint)
         _live.discard(str(mountpoint))
     assert ended, f"the daemon of {mountpoint} did not end when it was unmounted"
+
+
+def uncache(archive: Path) -> None:
+    """Remove a file from the page cache, so that the kernel will read past it. Or skip the test."""
+    handmade.evict(archive)
+    with open(archive, "rb") as file:
+        if pagecache.cached_bytes(file.fileno(), 0, archive.stat().st_size):
+            pytest.skip("the file system keeps its files in memory")
 
 
 def is_mounted(mountpoint: Path) -> bool:

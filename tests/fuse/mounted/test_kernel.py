@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 
 from ffrecord.archive.index.build import Tree, build
-from ffrecord.disk import pagecache
 from ffrecord.format import index as index_layout
 from ffrecord.format.checksum import crc32
 from ffrecord_fuse.kernel import tuning
@@ -49,10 +48,7 @@ def test_the_archive_decides_about_the_layout_and_the_page_cache(
     for file in packed.archive.iterdir() if packed.archive.is_dir() else [packed.archive]:
         file.read_bytes()
         if not cached:
-            handmade.evict(file)
-            with open(file, "rb") as opened:
-                if pagecache.cached_bytes(opened.fileno(), 0, file.stat().st_size):
-                    pytest.skip("the file system keeps its files in memory")
+            mounting.uncache(file)
     log = tmp_path / "log"
     with mounting.mounted(packed.archive, tmp_path / "mnt", backend="auto", log=log) as path:
         assert source_of(path) == f"ffrecord:{packed.archive}"

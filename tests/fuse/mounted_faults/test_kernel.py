@@ -1,4 +1,4 @@
-"""The kernel serves an archive while readers are killed, and while the archive is changed.
+"""The kernel serves an archive while readers are killed, the archive is changed, or its disk fails.
 
 Wrong bytes are never served, except those that were written into the archive. Missing bytes are
 EIO. The mount can always be unmounted.
@@ -6,6 +6,7 @@ EIO. The mount can always be unmounted.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import random
@@ -13,7 +14,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -34,8 +36,15 @@ def own(request: pytest.FixtureRequest, packed: Packed, tmp_path: Path) -> Packe
     return Packed(packed.source, tmp_path / "own.ffr")
 
 
+@pytest.fixture(params=["cached", "direct"])
+def prepare(request: pytest.FixtureRequest) -> Callable[[Path], object]:
+    """Return a function that lets the kernel read an archive through its page cache or past it."""
+    return Path.read_bytes if request.param == "cached" else mounting.uncache
+
+
 @pytest.fixture
-def mounted(own: Packed, tmp_path: Path) -> Iterator[Path]:
+def mounted(own: Packed, prepare: Callable[[Path], object], tmp_path: Path) -> Iterator[Path]:
+    prepare(own.archive)
     with mounting.mounted(own.archive, tmp_path / "mnt", backend="kernel") as path:
         yield path
 
@@ -111,6 +120,106 @@ def test_damage_is_served_and_only_damage(own: Packed, mounted: Path) -> None:
     assert read(mounted / name) == bytes(wrong)
     for other in due.keys() - {name}:
         assert read(mounted / other) == due[other]
+
+
+# ---- the disk fails ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Disk:
+    """An archive on a disk, and functions that let the disk fail and mend it."""
+
+    archive: Path
+    fail: Callable[[], object]
+    mend: Callable[[], object]
+
+
+@contextlib.contextmanager
+def loop_device(own: Packed, top: Path) -> Iterator[Disk]:
+    """Yield a disk whose sectors from the middle of the archive on are missing: a loop device."""
+    content = own.archive.read_bytes()
+    (top / "files").mkdir()
+    own.archive.rename(top / "files" / "own.ffr")
+    image, folder = top / "image", top / "disk"
+    folder.mkdir()
+    with image.open("wb") as file:
+        file.truncate(2 * len(content) + (8 << 20))
+    make = ["mkfs.ext4", "-q", "-d", str(top / "files"), str(image)]
+    try:
+        made = subprocess.run(make, capture_output=True, check=False, timeout=PATIENCE)
+    except FileNotFoundError:
+        pytest.skip("mkfs.ext4 is not installed")
+    mount = ["mount", "-o", "loop,ro", str(image), str(folder)]
+    done = subprocess.run(mount, capture_output=True, check=False, timeout=PATIENCE)
+    if made.returncode or done.returncode:
+        pytest.skip("this machine cannot mount ext4 from a loop device")
+    try:
+        whole = image.read_bytes()
+        middle = len(content) // 2 // 4096 * 4096
+        place = whole.index(content[middle : middle + 4096])
+        yield Disk(
+            folder / "own.ffr", lambda: os.truncate(image, place), lambda: image.write_bytes(whole)
+        )
+    finally:
+        mounting.output("umount", folder)
+
+
+@contextlib.contextmanager
+def fuse_mount(own: Packed, top: Path) -> Iterator[Disk]:
+    """Yield a disk that fails in the middle of the archive: a FUSE mount with a damaged file."""
+    (top / "files").mkdir()
+    own.archive.rename(top / "files" / "own.ffr")
+    archives.pack(top / "files", top / "outer.ffr")
+    middle = (top / "files" / "own.ffr").stat().st_size // 2
+
+    def damage() -> None:
+        archives.damage(top / "outer.ffr", "own.ffr", middle)
+
+    with mounting.mounted(top / "outer.ffr", top / "disk", "verify=always") as folder:
+        yield Disk(folder / "own.ffr", damage, damage)
+
+
+@pytest.mark.parametrize("kind", [loop_device, fuse_mount], ids=lambda each: each.__name__)
+def test_a_failing_disk_gives_errors_and_no_wrong_bytes(
+    kind: Callable[[Packed, Path], contextlib.AbstractContextManager[Disk]],
+    own: Packed,
+    prepare: Callable[[Path], object],
+    tmp_path: Path,
+) -> None:
+    due = files_of(own)
+    with contextlib.ExitStack() as undo:
+        disk = undo.enter_context(kind(own, tmp_path))
+        prepare(disk.archive)
+        mounted = undo.enter_context(
+            mounting.mounted(disk.archive, tmp_path / "mnt", backend="kernel")
+        )
+        disk.fail()
+        for _ in range(2):  # a failed read must not leave pages that count as read
+            handmade.evict(disk.archive)
+            found = {name: read(mounted / name) for name in due}
+            assert all(found[name] in (content, errno.EIO) for name, content in due.items())
+            assert errno.EIO in found.values()
+            assert any(found[name] == content for name, content in due.items() if content)
+            assert sorted(os.listdir(mounted)) == sorted(os.listdir(own.source))
+        disk.mend()
+        handmade.evict(disk.archive)
+        assert {name: read(mounted / name) for name in due} == due
+        disk.fail()
+        assert mounting.command("umount", mounted).returncode == 0
+        assert not mounting.is_mounted(mounted)
+
+
+def test_a_disk_that_is_gone_gives_errors_and_can_be_unmounted(own: Packed, tmp_path: Path) -> None:
+    due = files_of(own)
+    with (
+        fuse_mount(own, tmp_path) as disk,
+        mounting.mounted(disk.archive, tmp_path / "mnt", backend="kernel") as mounted,
+    ):
+        mounting.kill(disk.archive.parent)
+        found = {name: read(mounted / name) for name in due}
+        assert all(found[name] in (content, errno.EIO) for name, content in due.items())
+        assert errno.EIO in found.values()
+        assert mounting.command("umount", mounted).returncode == 0
 
 
 # ---- readers are killed ------------------------------------------------------------------------

@@ -31,6 +31,7 @@ A normal input takes milliseconds.
 """
 
 SEALED = 0.85  # part of the inputs that get correct checksums
+SEED_BYTES = 16  # so many that two random inputs are never the same
 MOST_KEPT = 512  # inputs that are mutated further
 WARM_UP = 2000  # executions before memory is compared
 LOOK_AT_MEMORY = 500  # executions between two looks
@@ -80,6 +81,9 @@ def inputs(target: Target, generator: random.Random) -> Iterator[tuple[bytes, li
     for seed in target.seeds:
         yield seed, pool
     while True:
+        if target.is_seed:
+            yield generator.randbytes(SEED_BYTES), pool
+            continue
         data = mutator.mutate(generator.choice(pool))
         yield (target.seal(data) if generator.random() < SEALED else data), pool
 
@@ -158,6 +162,8 @@ def run_atheris(make: Any, runs: int, seed: int, minutes: float | None = None) -
 
     def mutate(data: bytes, most: int, number: int) -> bytes:
         generator.seed(number)
+        if target.is_seed:
+            return generator.randbytes(SEED_BYTES)
         changed = (
             mutator.mutate(data) if generator.random() < 0.7 else atheris.Mutate(data, len(data))
         )

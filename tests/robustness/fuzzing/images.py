@@ -34,6 +34,8 @@ HUGE = ((1 << 32) - 1, 1 << 32, (1 << 32) + 12_345)
 TARGETS = (1, 20, 440, 448, 449, 512, 1000, 4032, 4033, 4095)
 VALUES = (0, 1, 3, 4, 100, 5000, 65_535, 65_536)
 STARTS = (b"", b"-", b".", b"..", b".-", b". ", b"~", b"\xff", b"\x01")
+IN_TARGETS = b"\x01" + bytes(range(1, 256))  # for each random byte, one that a target may have
+IN_NAMES = IN_TARGETS.replace(b"/", b"-")
 
 
 # ---- archives without bytes ------------------------------------------------------------------
@@ -120,7 +122,7 @@ class Garden:
         self.devices = self.random.randint(1, 4)
         self.sets = [self._xattrs() for _ in range(4)]
         self.linked: list[Item] = []
-        self.room = self.random.choice([10, 50, 250])  # names that may still be added
+        self.room = self.random.choice([5, 10, 20, 50, 250])  # names that may still be added
         self.root = self._folder(0)
         self._place_records()
 
@@ -134,7 +136,7 @@ class Garden:
 
     def _xattrs(self) -> dict[bytes, bytes]:
         pick = self.random
-        count = pick.choice([0, 1, 2, 5]) if pick.random() < 0.97 else pick.randint(250, 330)
+        count = pick.choice([0, 1, 2, 5]) if pick.random() < 0.99 else pick.randint(250, 330)
         sizes = VALUES if count < 10 else pick.choice([VALUES[:5], VALUES[5:6]])
         return {
             b"user.%d" % n + b"x" * pick.choice([0, 1, 9, 240]): pick.randbytes(pick.choice(sizes))
@@ -154,7 +156,7 @@ class Garden:
                 item.inside[name] = self._folder(depth + 1)
             elif chance < 0.4:
                 target = self._node(stat.S_IFLNK, pick.choice(TARGETS))
-                target.target = bytes(pick.choices(range(1, 256), k=target.size))
+                target.target = pick.randbytes(target.size).translate(IN_TARGETS)
                 item.inside[name] = Item(target)
             elif chance < 0.5 and self.linked:
                 item.inside[name] = pick.choice(self.linked)
@@ -166,8 +168,7 @@ class Garden:
         pick = self.random
         length = pick.choice([1, 2, 3, 12, 12, 12, 30, 200, 255])
         start = pick.choice(STARTS) if pick.random() < 0.3 else b""
-        letters = [n for n in range(1, 256) if n != ord("/")]
-        name = (start + bytes(pick.choices(letters, k=length)))[:255]
+        name = (start + pick.randbytes(length).translate(IN_NAMES))[:255]
         return name if name not in (b".", b"..") else b"dots"
 
     def _file(self) -> Item:
@@ -312,7 +313,8 @@ def compare_pieces(found: Node, record: int, table: Table, raw: bytes) -> None:
 
 
 def images() -> Target:
-    return Target("image", checked, tuple(b"%d" % number for number in range(20)), memory=256 << 20)
+    seeds = tuple(b"%d" % number for number in range(20))
+    return Target("image", checked, seeds, memory=256 << 20, is_seed=True)
 
 
 # ---- mutated indexes -------------------------------------------------------------------------

@@ -31,6 +31,9 @@ class Target:
     in_place: bool = False
     """True for formats with fixed positions, where moving bytes breaks nearly everything."""
 
+    is_seed: bool = False
+    """True if an input only seeds random numbers. Mutated seeds would often repeat."""
+
 
 class EscapeError(Exception):
     """An input led neither to a right answer nor to an allowed error."""

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -74,6 +75,12 @@ def test_the_same_seed_gives_the_same_mutations_and_another_seed_others() -> Non
 
     assert spoiled(1) == spoiled(1) != spoiled(2)
     assert len(set(spoiled(1))) > 40
+
+
+def test_inputs_that_seed_random_numbers_are_all_different() -> None:
+    target = table.make("image")
+    made = islice(campaign.inputs(target, random.Random(1)), 5000)
+    assert len({data for data, _ in made}) == 5000
 
 
 def test_the_corpus_is_the_same_for_the_same_seed_and_has_a_thousand_files() -> None:

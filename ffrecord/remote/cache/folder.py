@@ -1,0 +1,362 @@
+"""The folder of a cache: its lock, its bound, and the files in it.
+
+For each version of an object the folder has a map, `NAME.map`, and a sparse copy, `NAME.copy`. The
+file `lock` keeps processes apart: files are made, written and dropped by one process at a time. It
+also has a count of the bytes in the folder, so that files need not be counted for each write. A
+process adds to the count before it writes. After a kill the count is therefore too high, never too
+low. Each process makes it right when it starts, and again when it reaches the bound.
+
+A process that uses a copy has a shared lock on its map. Holes are punched only into copies that
+nobody uses, the longest unused first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import re
+import struct
+import threading
+import time
+import weakref
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ffrecord.atomic.direct import write_all
+from ffrecord.atomic.locks import open_own, take
+from ffrecord.disk import libc
+from ffrecord.format import cachemap
+from ffrecord.format.cachemap import BLOCK, DamagedMapError, MapHeader, NotAMapError
+
+NAME = re.compile(r"[0-9a-f]{32}-[0-9a-f]{16}")
+MAP, COPY, NEW = ".map", ".copy", ".new"
+_ENDINGS = (MAP, COPY, NEW)
+
+LOCK_SECONDS = 10.0
+"""Longest wait for another process. It holds the lock while it writes a few megabytes, so only a
+stopped process or a hanging disk takes as long."""
+
+PAUSE = 30.0
+"""Seconds without attempts to write, after one that found no room or no lock."""
+
+SHARE = 0.5
+"""Share of the free space that a cache without a size may use. The rest is for others."""
+
+STRIDE = 1024 * BLOCK
+"""Bytes of a hole that is punched at once. Each hole waits for the disk."""
+
+_COUNT = struct.Struct("<8sq")
+_MAGIC = b"FFRCOUNT"
+
+_folders: weakref.WeakSet[CacheFolder] = weakref.WeakSet()
+
+
+def _renew_locks() -> None:
+    """Give up the locks of the parent in a forked child. Another thread may have held them."""
+    for folder in list(_folders):
+        folder.forget_lock()
+
+
+os.register_at_fork(after_in_child=_renew_locks)
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """One version of an object in the folder."""
+
+    name: str
+    header: MapHeader
+    used: float  # time of the last use, in seconds since 1970
+
+
+class CacheFolder:
+    """A folder with copies of objects. Any number of threads and processes may use it.
+
+    Args:
+        path: the folder. It is created if it is missing.
+        size: most bytes of all files in it. None: half of the space that is free or used by it.
+    """
+
+    def __init__(self, path: str, size: int | None) -> None:
+        self.path = path
+        self._bound = size
+        self._lock = threading.RLock()
+        self._depth = 0  # of nested `locked`
+        self._fd = -1
+        self._counted = False  # by this process
+        self._paused_until = 0.0
+        _folders.add(self)
+
+    def make(self) -> None:
+        """Create the folder if it is missing."""
+        os.makedirs(self.path, mode=0o700, exist_ok=True)
+
+    def file(self, name: str, ending: str) -> str:
+        """Return the path of a file in the folder."""
+        return os.path.join(self.path, name + ending)
+
+    # ---- the lock ------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep all other processes and threads out. Raises OSError if that is not possible."""
+        with self._lock:
+            if not self._depth:
+                self._fd = self._take()
+            self._depth += 1
+            try:
+                yield
+            finally:
+                self._depth -= 1
+                if not self._depth:
+                    fd, self._fd = self._fd, -1
+                    os.close(fd)
+
+    def forget_lock(self) -> None:
+        """Close the lock that this process has from its parent, and make new ones."""
+        if self._fd >= 0:
+            os.close(self._fd)
+        self._lock, self._depth, self._fd = threading.RLock(), 0, -1
+
+    def _take(self) -> int:
+        fd = open_own(os.path.join(self.path, "lock"), 0o600)
+        deadline, pause = time.monotonic() + LOCK_SECONDS, 0.0005
+        try:
+            while not take(fd, self.path):
+                if time.monotonic() > deadline:
+                    self.pause()
+                    raise TimeoutError(
+                        errno.ETIMEDOUT, "another process does not release its lock", self.path
+                    )
+                time.sleep(pause)
+                pause = min(2 * pause, 0.02)
+        except BaseException:
+            os.close(fd)
+            raise
+        return fd
+
+    @property
+    def is_paused(self) -> bool:
+        """True while it is no use to write: the last attempt has found no room, or no lock."""
+        return time.monotonic() < self._paused_until
+
+    def pause(self) -> None:
+        """Do not write for a while. Each attempt would take as long as the last one."""
+        self._paused_until = time.monotonic() + PAUSE
+
+    # ---- the bound -----------------------------------------------------------------------
+
+    def reserve(self, size: int) -> bool:
+        """Count `size` bytes that are about to be written; return False if there is no room.
+
+        Files that nobody uses are dropped to make room. The caller has the lock.
+        """
+        used, bound = self._read_count(), self._limit()
+        if used is None or used + size > bound:
+            used = self._recount()
+            if used + size > bound:
+                # Somewhat more than is needed, so that the next write finds room.
+                used -= self._drop(used + size + min(bound // 32, 4 * STRIDE) - bound)
+            if used + size > bound:
+                self._write_count(used)
+                self.pause()
+                return False
+        self._write_count(used + size)
+        return True
+
+    def _limit(self) -> int:
+        if self._bound is None:
+            found = os.statvfs(self.path)
+            self._bound = int((found.f_bavail * found.f_frsize + self._recount()) * SHARE)
+        return self._bound
+
+    def _read_count(self) -> int | None:
+        raw = os.pread(self._fd, _COUNT.size, 0)
+        if len(raw) < _COUNT.size:
+            return None
+        magic, used = _COUNT.unpack(raw)
+        return int(used) if magic == _MAGIC and used >= 0 else None
+
+    def _write_count(self, used: int) -> None:
+        os.pwrite(self._fd, _COUNT.pack(_MAGIC, max(0, used)), 0)
+
+    def _recount(self) -> int:
+        """Return the bytes on disk of all files, and remove parts that a kill has left behind."""
+        total, maps, others = 0, set(), []
+        for entry in self._entries():
+            name, ending = os.path.splitext(entry.name)
+            if ending == MAP:
+                maps.add(name)
+            else:
+                others.append((name, ending))
+            with contextlib.suppress(FileNotFoundError):
+                total += entry.stat(follow_symlinks=False).st_blocks * 512
+        for name, ending in others:
+            if ending == NEW or name not in maps:
+                total -= self._remove(name + ending)
+        return total
+
+    def _entries(self) -> Iterator[os.DirEntry[str]]:
+        with os.scandir(self.path) as found:
+            for entry in found:
+                name, ending = os.path.splitext(entry.name)
+                if ending in _ENDINGS and NAME.fullmatch(name):
+                    yield entry
+
+    def _remove(self, file: str) -> int:
+        """Remove a file; return the bytes that it had on disk."""
+        path = os.path.join(self.path, file)
+        try:
+            size = os.lstat(path).st_blocks * 512
+            os.unlink(path)
+        except FileNotFoundError:
+            return 0
+        return size
+
+    def remove(self, name: str) -> int:
+        """Remove a copy and its map; return the bytes on disk. Processes that use it keep theirs.
+
+        The caller has the lock.
+        """
+        # The map first: a copy without a map is never read.
+        return self._remove(name + MAP) + self._remove(name + COPY)
+
+    # ---- dropping ------------------------------------------------------------------------
+
+    def _drop(self, size: int) -> int:
+        """Free at least `size` bytes if possible, the longest unused first; return the bytes."""
+        freed = 0
+        for kept in sorted(self.kept(), key=lambda kept: kept.used):
+            if freed >= size:
+                break
+            freed += self._drop_from(kept, size - freed)
+        return freed
+
+    def _drop_from(self, kept: Kept, size: int) -> int:
+        try:
+            fd = os.open(self.file(kept.name, MAP), os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except OSError:
+            return 0
+        try:
+            return self._shorten(kept, fd, size) if take(fd) else 0
+        finally:
+            os.close(fd)
+
+    def _shorten(self, kept: Kept, map_fd: int, size: int) -> int:
+        """Punch holes into a copy, from its end on. Remove it if nothing is left."""
+        freed, end = 0, kept.header.blocks * BLOCK
+        try:
+            fd = os.open(self.file(kept.name, COPY), os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except OSError:
+            return self.remove(kept.name)
+        try:
+            while end > STRIDE and freed < size:
+                before, begin = os.fstat(fd).st_blocks, (end - 1) // STRIDE * STRIDE
+                first, last = begin // BLOCK, end // BLOCK
+                zeros = bytes(cachemap.ENTRY.itemsize * (last - first))
+                write_all(map_fd, zeros, cachemap.entry_at(first))
+                os.fdatasync(map_fd)  # before the hole: no entry may lead into it
+                libc.punch_hole(fd, begin, end - begin)
+                freed += (before - os.fstat(fd).st_blocks) * 512
+                end = begin
+            os.utime(map_fd, (kept.used, kept.used))  # this was no use
+        except OSError:  # a file system without holes
+            return freed + self.remove(kept.name)
+        finally:
+            os.close(fd)
+        return freed if freed >= size else freed + self.remove(kept.name)
+
+    # ---- the files -----------------------------------------------------------------------
+
+    def names(self) -> dict[str, list[str]]:
+        """Return the names of all versions in the folder, by the first part of their names."""
+        found: dict[str, list[str]] = {}
+        with contextlib.suppress(FileNotFoundError):
+            for entry in self._entries():
+                name, ending = os.path.splitext(entry.name)
+                if ending == MAP:
+                    found.setdefault(name.partition("-")[0], []).append(name)
+        return found
+
+    def kept(self) -> list[Kept]:
+        """Return all versions in the folder whose maps can be read."""
+        found = []
+        for names in self.names().values():
+            for name in names:
+                with contextlib.suppress(OSError, ValueError):
+                    found.append(self.read(name))
+        return found
+
+    def read(self, name: str) -> Kept:
+        """Return one version. Raises OSError, NotAMapError or DamagedMapError."""
+        flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+        fd = os.open(self.file(name, MAP), flags)
+        try:
+            return Kept(name, read_header(fd), os.fstat(fd).st_mtime)
+        finally:
+            os.close(fd)
+
+    def open_files(self, name: str, header: MapHeader) -> tuple[MapHeader, int, int]:
+        """Open or make the files of a version; return its header, the copy and the locked map.
+
+        A damaged pair is replaced. Raises OSError, and NotAMapError for files of others.
+        """
+        self.make()
+        with self.locked():
+            self._paused_until = 0.0  # other readers may have been closed
+            if not self._counted:
+                self._write_count(self._recount())
+                self._counted = True
+            try:
+                return self._open(name, header)
+            except (FileNotFoundError, DamagedMapError):
+                self.remove(name)
+                return self._create(name, header)
+
+    def _open(self, name: str, due: MapHeader) -> tuple[MapHeader, int, int]:
+        with contextlib.ExitStack() as unless_whole:
+            flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+            map_fd = os.open(self.file(name, MAP), flags)
+            unless_whole.callback(os.close, map_fd)
+            found = read_header(map_fd)
+            if (found.size, found.etag) != (due.size, due.etag):
+                raise DamagedMapError("it is the map of another object")
+            fd = os.open(self.file(name, COPY), flags)
+            unless_whole.callback(os.close, fd)
+            if os.fstat(fd).st_size != found.size or os.fstat(map_fd).st_size != found.length:
+                raise DamagedMapError("one of the files has the wrong size")
+            fcntl.flock(map_fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            os.utime(map_fd)
+            unless_whole.pop_all()
+            return found, fd, map_fd
+
+    def _create(self, name: str, header: MapHeader) -> tuple[MapHeader, int, int]:
+        if not self.reserve(-(-header.length // 4096) * 4096):
+            raise OSError(errno.ENOSPC, "the cache is full, and all files in it are in use")
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+        self._remove(name + NEW)
+        with contextlib.ExitStack() as unless_whole:
+            fd = os.open(self.file(name, COPY), flags, 0o600)
+            unless_whole.callback(os.close, fd)
+            os.ftruncate(fd, header.size)
+            map_fd = os.open(self.file(name, NEW), flags, 0o600)
+            unless_whole.callback(os.close, map_fd)
+            write_all(map_fd, header.packed(), 0)
+            os.ftruncate(map_fd, header.length)
+            fcntl.flock(map_fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            # The map must not lead to a copy that a power cut has removed or left too short.
+            os.fsync(fd)
+            os.fsync(map_fd)
+            os.rename(self.file(name, NEW), self.file(name, MAP))
+            unless_whole.pop_all()
+            return header, fd, map_fd
+
+
+def read_header(map_fd: int) -> MapHeader:
+    """Return the header of an open map."""
+    return cachemap.parse(os.pread(map_fd, cachemap.ENTRIES_AT, 0))
+
+
+__all__ = ["COPY", "MAP", "CacheFolder", "DamagedMapError", "Kept", "NotAMapError", "read_header"]

@@ -1,0 +1,84 @@
+"""Uploads to S3 that were begun in parts and never completed: list them, and abort them.
+
+The parts of such an upload are invisible and cost money until the upload is aborted. obstore
+uploads in parts, but has no functions to list or abort an upload. It does sign URLs, with any kind
+of credentials. It puts the key after the endpoint, so an endpoint that ends with a query gives
+signed URLs for every operation of S3. S3 ignores parameters whose names begin with `x-`.
+"""
+
+from __future__ import annotations
+
+import urllib.error
+import urllib.request
+from datetime import timedelta
+from types import ModuleType
+from typing import Any
+from urllib.parse import quote
+from xml.etree import ElementTree
+
+from ffrecord.remote.trouble import Kind, Trouble, of_obstore, of_status
+
+VALID = timedelta(minutes=5)  # of a signed URL; clocks may differ by some minutes
+SECONDS = 30.0  # of one request
+LONGEST_LIST = 4 << 20
+"""Bytes of an answer. One page lists 1,000 uploads, of the shortest keys first: our key is the
+prefix, so its uploads are at the beginning."""
+
+
+class Unfinished:
+    """The unfinished uploads of one key. All methods send requests and raise `Trouble`."""
+
+    def __init__(self, library: ModuleType, store: Any, key: str) -> None:
+        self._library = library
+        self._store = store
+        self._key = f"{store.prefix}/{key}".strip("/") if store.prefix else key
+        # A signed URL shows the address of the bucket, which depends on many options.
+        self._object = self._signed("GET", self._key).partition("?")[0]
+        self._bucket = self._signed("GET", "k").partition("?")[0].removesuffix("/k")
+
+    def ids(self) -> list[str]:
+        """Return the ids of the key's unfinished uploads."""
+        query = f"uploads=&prefix={quote(self._key, safe='')}"
+        tree = ElementTree.fromstring(self._request("GET", self._bucket, query) or b"<none/>")
+        found = []
+        for upload in tree.iter():
+            if upload.tag.rpartition("}")[2] == "Upload":
+                facts = {each.tag.rpartition("}")[2]: each.text for each in upload}
+                if facts.get("Key") == self._key and facts.get("UploadId"):
+                    found.append(str(facts["UploadId"]))
+        return found
+
+    def abort(self, upload: str) -> None:
+        """Remove the parts of an upload. An upload that does not exist any more is no error."""
+        try:
+            self._request("DELETE", self._object, f"uploadId={quote(upload, safe='')}")
+        except Trouble as trouble:
+            if trouble.kind is not Kind.MISSING:
+                raise
+
+    def _request(self, method: str, url: str, query: str) -> bytes:
+        endpoint = f"{url}?{query}&x-ffrecord="
+        signed = self._signed(method, "-", endpoint=endpoint, virtual_hosted_style_request=True)
+        try:
+            request = urllib.request.Request(signed, method=method)
+            with urllib.request.urlopen(request, timeout=SECONDS) as answer:
+                return bytes(answer.read(LONGEST_LIST))
+        except urllib.error.HTTPError as error:
+            error.close()
+            raise of_status(error.code) from None
+        except (OSError, ValueError):
+            raise Trouble(Kind.CONNECT, "no connection to the server") from None
+
+    def _signed(self, method: str, key: str, **options: Any) -> str:
+        """Return a signed URL of a store like the given one, without its prefix."""
+        store, kind = self._store, type(self._store)
+        config = {name: value for name, value in store.config.items() if name != "bucket"}
+        try:
+            asked = kind(
+                store.config["bucket"], config={**config, **options},
+                client_options=store.client_options,
+                credential_provider=store.credential_provider,
+            )  # fmt: skip
+            return str(self._library.sign(asked, method, key, VALID))
+        except Exception as error:
+            raise of_obstore(error, None) from None
