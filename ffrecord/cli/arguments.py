@@ -31,7 +31,8 @@ TASK_AND_PLAN = "K, PLAN"
 OTHER_COMMANDS = {
     "list": "ls", "dir": "ls", "t": "ls", "unpack": "extract", "x": "extract",
     "create": "pack", "c": "pack", "add": "pack", "test": "verify", "check": "verify",
-    "repair": "salvage", "recover": "salvage", "help": "--help", "version": "--version",
+    "repair": "salvage", "recover": "salvage", "show": "view", "browse": "view",
+    "help": "--help", "version": "--version",
 }  # fmt: skip
 """Names of commands in tar, zip, 7z and similar programs -> our commands, for hints."""
 
@@ -361,6 +362,23 @@ def _umount(parser: argparse.ArgumentParser) -> None:
     _add_flag(parser, "--list", what="list the mountpoints of all mounted archives")
 
 
+def _view(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", metavar="PATH",
+        help="packed folder, record file, folder of shards, dataset, or the URL of one",
+    )  # fmt: skip
+    parser.add_argument("--port", type=_port, default=0, metavar="N",
+        help="port to listen on (default: a free one)")  # fmt: skip
+    parser.add_argument("--host", default="127.0.0.1", metavar="ADDRESS",
+        help="address to listen on (default: 127.0.0.1, for this machine only)")  # fmt: skip
+    _add_flag(parser, "--open", what="open the page in the browser of this machine")
+
+
+def _port(text: str) -> int:
+    if not text.isdecimal() or int(text) > 65535:
+        raise argparse.ArgumentTypeError(f"must be a number from 0 to 65535, not {text!r}")
+    return int(text)
+
+
 def _cache(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("action", choices=CACHE_ACTIONS, metavar="ACTION",
         help="ls: list copies; rm: remove copies; verify: check the bytes of copies",
@@ -454,6 +472,13 @@ COMMANDS = {
             "ffrecord warm photos.ffr cats    # only a part of it",
         ),
         more_paths="path",
+    ),
+    "view": Command(
+        "show a file in the browser: folders, pictures, records, datasets", _view, (
+            "ffrecord view photos.ffr --open",
+            "ffrecord view train    # the fields of a typed dataset, with histograms",
+            "ffrecord view s3://bucket/photos.ffr --port 8000",
+        ),
     ),
     "mount": Command(
         "mount a packed folder as a directory, read-only or with an overlay", _mount, (
