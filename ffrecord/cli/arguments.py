@@ -438,7 +438,7 @@ COMMANDS = {
         "convert files from one format to another", _convert, (
             "ffrecord convert photos.ffr photos.tar",
             "ffrecord convert train.ffr train.tfrecord",
-            "ffrecord convert photos.tar s3://bucket/photos.ffr",
+            "ffrecord convert photos.tar s3://bucket/converted.ffr",
             "ffrecord convert photos.ffr tars --to webdataset --shard-size 1GB",
             "ffrecord convert --align 512 photos.ffr photos-aligned.ffr",
         ),
