@@ -158,9 +158,10 @@ def test_versions_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
 def test_the_help_of_ffrecord_fuse_has_examples(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         fuse_cli.main(["--help"])
-    first, second = examples_of(capsys.readouterr().out)
+    first, second, third = examples_of(capsys.readouterr().out)
     assert first.startswith("ffrecord-fuse photos.ffr ")
     assert second.startswith("mount -t fuse.ffrecord-fuse photos.ffr ")
+    assert third.startswith("ffrecord-fuse s3://")
 
 
 @pytest.mark.parametrize(
