@@ -69,6 +69,16 @@ GOALS: tuple[Goal | Limit, ...] = (
     Goal(cat_of(SMALL), CAT, ZIP, RECORDS, 10.0),  # larger files take the time of their copies
 )
 
+
+def _mixed() -> str:
+    """Describe our block shuffle."""
+    each = (
+        f"of {mean / 1e3:g} kB {block * window:,} records ({window} blocks)"
+        for mean, (block, window) in remote_loaders.MIXED.items()
+    )
+    return "mixes " + ", ".join(each)
+
+
 FOOTNOTES = f"""
 - The server is nginx on this machine, with all files in memory. A relay holds every request back
   for 20 ms; bandwidth and new connections cost nothing. Requests and bytes are counted by nginx.
@@ -80,9 +90,9 @@ FOOTNOTES = f"""
 - first batch: from opening the data, with the start of the workers, to the first batch. Epochs are
   measured from the same moment. Libraries are loaded before.
 - In brackets: the part of the epoch after which a slow contestant was stopped.
-- {SHUFFLED}: any order. {BLOCKS}: blocks of
-  {remote_loaders.BLOCK_BYTES / 1e6:g} MB, {remote_loaders.WINDOW} of them mixed. WebDataset mixes
-  {loaders.SHUFFLE_BUFFER:,} records, litdata a chunk of 64 MiB, and streaming all shards.
+- {SHUFFLED}: any order. {BLOCKS}: {_mixed()}.
+  WebDataset mixes {loaders.SHUFFLE_BUFFER:,} records, litdata a chunk of 64 MiB, and streaming all
+  shards.
 - The second epoch of WebDataset and of {SHUFFLED} is read over the network again.
 - Every record must come in every epoch, with the CRC-32 of the written one.
 - memory: the largest resident memory of a process that reads random batches and neighbours.
@@ -202,8 +212,7 @@ def _document(
         "machine": {**machine.describe(data, PACKAGES), "load_before": load},
         "parameters": {
             **asdict(plan),
-            "block_bytes": remote_loaders.BLOCK_BYTES,
-            "window": remote_loaders.WINDOW,
+            "mixed": {str(mean): mixed for mean, mixed in remote_loaders.MIXED.items()},
             "shuffle_buffer": loaders.SHUFFLE_BUFFER,
             "sigma": datasets.SIGMA,
             "seed": datasets.SEED,

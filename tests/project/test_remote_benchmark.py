@@ -142,10 +142,13 @@ def test_goals_name_cases_and_contestants_that_are_measured() -> None:
     assert sizes == [size.name for size in remote_cases.FULL.larger] == list(remote.SIZES)
 
 
+FIGURES = {"records_per_s": 5.0, "samples_per_s": 7.0, "first_batch_s": 0.25, "share": 0.5}
+
+
 def test_the_summary_shows_figures_of_this_benchmark() -> None:
     names = {*remote_loaders.CONTESTANTS, *remote_readers.READERS}
     samples = [
-        Sample(case, name, 0, {"records_per_s": 5.0, "samples_per_s": 7.0, "first_batch_s": 0.25})
+        Sample(case, name, 0, FIGURES)
         for case in (remote_cases.batches_of("10kB"), remote_cases.epochs_of("10kB"))
         for name in names
     ]
@@ -153,4 +156,8 @@ def test_the_summary_shows_figures_of_this_benchmark() -> None:
     document = remote._document(Results(samples), plan, remote.GOALS, 0.0, Path("/"))
     table = summary.of({"benchmark": "remote", **document})
     assert "| random batches, records/s" in table
-    assert all(f"first batch, s, {name}" in table for name in ("litdata", "WebDataset"))
+    rows = {line.split("|")[1].strip(): line.split("|")[2].strip() for line in table.splitlines()}
+    assert rows["first batch, s, litdata"] == "0.25"
+    assert rows["first epoch, records/s, litdata"] == "7 (50.0%)"
+    assert rows["… × raw obstore"] == "1.00"
+    assert "second epoch, records/s, litdata" not in rows
