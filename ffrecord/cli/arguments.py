@@ -477,7 +477,7 @@ COMMANDS = {
         "show a file in the browser: folders, pictures, records, datasets", _view, (
             "ffrecord view photos.ffr --open",
             "ffrecord view train    # the fields of a typed dataset, with histograms",
-            "ffrecord view s3://bucket/photos.ffr --port 8000",
+            "ffrecord view train.ffr    # records, with previews by their content",
         ),
     ),
     "mount": Command(

@@ -11,7 +11,10 @@ from ffrecord.view.server import Server
 
 
 def run(options: argparse.Namespace) -> int:
-    with Server(open_path(options.file), options.host, options.port) as server:
+    with (
+        Server(open_path(options.file), options.host, options.port) as server,
+        contextlib.suppress(KeyboardInterrupt),  # the way to end it
+    ):
         # The URL alone is on standard output, for scripts.
         print(server.url, flush=True)
         note(f"showing {server.opened.path}; press Ctrl-C to stop")
@@ -19,6 +22,5 @@ def run(options: argparse.Namespace) -> int:
             import webbrowser
 
             webbrowser.open(server.url)
-        with contextlib.suppress(KeyboardInterrupt):
-            server.serve()
+        server.serve()
     return 0

@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import urllib.request
@@ -108,6 +109,9 @@ def test_every_example_works_as_it_is_printed(
         if command in ("mount", "umount") and (mounting.why_not() or os.geteuid() != 0):
             continue
         for line in examples:
+            if command == "view":
+                shown_until_interrupted(line, place, environment)
+                continue
             done = subprocess.run(
                 ["bash", "-o", "pipefail", "-c", line], cwd=place, env=environment,
                 stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
@@ -118,6 +122,20 @@ def test_every_example_works_as_it_is_printed(
     assert (place / "0007.jpg").read_bytes() == trees.content(1007)
     assert json.loads((place / "report.json").read_text())["ok"]
     assert b"a.tmp" not in (place / "clean.ffr").read_bytes()
+
+
+def shown_until_interrupted(line: str, place: Path, environment: dict[str, str]) -> None:
+    """Run `ffrecord view`, which serves a page until Ctrl-C."""
+    with subprocess.Popen(
+        ["bash", "-c", line], cwd=place, env={**environment, "BROWSER": "true"},
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, start_new_session=True,
+    ) as running:  # fmt: skip
+        assert running.stdout is not None
+        try:
+            assert running.stdout.readline().startswith("http://127.0.0.1:"), line
+        finally:
+            os.killpg(running.pid, signal.SIGINT)
+        assert running.wait(PATIENCE) == 0, line
 
 
 def test_every_command_and_every_option_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
