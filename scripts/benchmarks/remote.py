@@ -94,6 +94,8 @@ FOOTNOTES = f"""
   WebDataset mixes {loaders.SHUFFLE_BUFFER:,} records, litdata a chunk of 64 MiB, and streaming all
   shards.
 - The second epoch of WebDataset and of {SHUFFLED} is read over the network again.
+- failed: a contestant stalled for 45 s, or returned other records. Its failed repeats have no
+  figures, and no ratio is made of them.
 - Every record must come in every epoch, with the CRC-32 of the written one.
 - memory: the largest resident memory of a process that reads random batches and neighbours.
 - fsspec reads local archives from the page cache. ls is the first of the process: it opens the
