@@ -14,6 +14,9 @@ Errors are one line on standard error, never a traceback. Exit codes:
 from __future__ import annotations
 
 import argparse
+import atexit
+import contextlib
+import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -37,7 +40,24 @@ def command() -> int:
     code = main()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.setitimer(signal.ITIMER_REAL, 0)
+    _end_threads_of_obstore(code)
     return code
+
+
+def _end_threads_of_obstore(code: int) -> None:
+    """End the process at once if it has made requests.
+
+    While Python shuts down, a late answer would abort the process: 1 of 100 commands on a busy
+    machine.
+    """
+    remote = sys.modules.get("ffrecord.remote.loop")
+    if remote is not None and remote.is_used():
+        atexit.unregister(remote.stop)  # it would only wait
+        atexit._run_exitfuncs()
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError):
+                stream.flush()
+        os._exit(code)
 
 
 def _interrupt_again(lost: sys.UnraisableHookArgs) -> None:

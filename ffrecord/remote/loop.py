@@ -8,12 +8,16 @@ from __future__ import annotations
 import asyncio
 import atexit
 import os
+import sys
 import threading
+import time
 from collections.abc import Coroutine
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
 Result = TypeVar("Result")
+
+GRACE = 0.05  # seconds for obstore's threads at the end of the process
 
 _lock = threading.Lock()
 _running: tuple[int, asyncio.AbstractEventLoop, threading.Thread] | None = None
@@ -33,7 +37,7 @@ def loop() -> asyncio.AbstractEventLoop:
             thread = threading.Thread(target=made.run_forever, name="ffrecord-remote", daemon=True)
             thread.start()
             if _running is None:
-                atexit.register(_stop)
+                atexit.register(stop)
             else:
                 _abandoned.append(_running)
             _running = os.getpid(), made, thread
@@ -70,12 +74,23 @@ async def together(*work: Coroutine[Any, Any, Result]) -> list[Result]:
         raise
 
 
-def _stop() -> None:
-    """End the loop before the interpreter is taken down, because answers still call into it."""
+def is_used() -> bool:
+    """Return True if this process has made requests."""
+    return _running is not None and _running[0] == os.getpid()
+
+
+def stop() -> None:
+    """End the loop before the interpreter is taken down, because answers still call into it.
+
+    A thread of obstore that runs Python code while Python shuts down aborts the process. So such
+    threads get a moment to end, in which Python does not interrupt them.
+    """
     if _running is not None and _running[0] == os.getpid():
         _, running, thread = _running
         running.call_soon_threadsafe(running.stop)
         thread.join(1)
+        sys.setswitchinterval(GRACE)
+        time.sleep(GRACE)
 
 
 def _forget() -> None:
