@@ -381,13 +381,13 @@ def _port(text: str) -> int:
 
 def _cache(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("action", choices=CACHE_ACTIONS, metavar="ACTION",
-        help="ls: list copies; rm: remove copies; verify: check the bytes of copies",
+        help="ls: list copies and unfinished uploads; rm: remove them; verify: check copies",
     )  # fmt: skip
     parser.add_argument("url", nargs="*", default=[], metavar="URL",
         help="URLs of the files (default: all)")  # fmt: skip
     parser.add_argument("--cache", metavar="DIR",
         help="folder of the cache (default: $FFRECORD_CACHE)")  # fmt: skip
-    _add_flag(parser, "--all", what="with rm: remove all copies")
+    _add_flag(parser, "--all", what="with rm: remove all of them")
     _add_json(parser)
 
 

@@ -1,4 +1,4 @@
-"""`ffrecord cache ls|rm|verify [URL…]`: the copies of remote files in a cache."""
+"""`ffrecord cache ls|rm|verify [URL…]`: copies of remote files, and uploads of killed processes."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ import json
 import os
 import time
 from collections.abc import Callable
+from typing import NamedTuple
 
+from ffrecord.remote import uploads
 from ffrecord.remote.cache import listing
 from ffrecord.remote.cache.folder import CacheFolder
 from ffrecord.remote.cache.listing import Listed
 from ffrecord.remote.options import CACHE
+from ffrecord.remote.uploads import Leftover
 from ffrecord.remote.urls import shown
 from ffrecord.terminal import printable
 from ffrecord.text import counted, human
@@ -22,28 +25,39 @@ AGES = ((86400, "day"), (3600, "hour"), (60, "minute"), (1, "second"))
 
 def run(options: argparse.Namespace) -> int:
     path = options.cache or os.environ.get(CACHE)
-    if not path:
+    if not path and options.action == "verify":
         options.parser.error(f"name the folder of the cache with --cache, or set {CACHE}")
-    assert isinstance(path, str)
     if options.action == "rm" and bool(options.url) == options.all:
         options.parser.error("name the URLs to remove, or use --all alone")
-    folder = CacheFolder(os.path.abspath(path), None)
-    copies = _chosen(listing.listed(folder), options.url)
-    actions: dict[str, Callable[[CacheFolder, list[Listed], argparse.Namespace], int]]
+    folder = CacheFolder(os.path.abspath(path or uploads.default_folder()), None)
+    chosen = _chosen(folder, options)
+    actions: dict[str, Callable[[CacheFolder, _Chosen, argparse.Namespace], int]]
     actions = {"ls": _ls, "rm": _rm, "verify": _verify}
-    return actions[options.action](folder, copies, options)
+    return actions[options.action](folder, chosen, options)
 
 
-def _chosen(copies: list[Listed], urls: list[str]) -> list[Listed]:
-    """Return the copies of these URLs; all copies if there are no URLs."""
-    names = {shown(url) for url in urls}
-    for url in sorted(names - {copy.url for copy in copies}):
+class _Chosen(NamedTuple):
+    copies: list[Listed]
+    unfinished: list[Leftover]
+
+
+def _chosen(folder: CacheFolder, options: argparse.Namespace) -> _Chosen:
+    """Return the copies and uploads of the URLs of a command; all if it has no URLs."""
+    copies = listing.listed(folder)
+    unfinished = [] if options.action == "verify" else uploads.leftovers(folder.path)
+    names = {shown(url) for url in options.url}
+    known = {copy.url for copy in copies} | {each.name for each in unfinished}
+    for url in sorted(names - known):
         why = "not in the cache; `ffrecord cache ls` shows the URLs in it"
         raise FileNotFoundError(errno.ENOENT, why, url)
-    return [copy for copy in copies if not names or copy.url in names]
+    return _Chosen(
+        [copy for copy in copies if not names or copy.url in names],
+        [each for each in unfinished if not names or each.name in names],
+    )
 
 
-def _ls(folder: CacheFolder, copies: list[Listed], options: argparse.Namespace) -> int:
+def _ls(folder: CacheFolder, chosen: _Chosen, options: argparse.Namespace) -> int:
+    copies = chosen.copies
     if options.json:
         facts = [
             {
@@ -52,7 +66,12 @@ def _ls(folder: CacheFolder, copies: list[Listed], options: argparse.Namespace) 
             }
             for copy in copies
         ]  # fmt: skip
-        print(json.dumps({"folder": folder.path, "copies": facts}, indent=2))
+        left = [
+            {"url": each.name, "began": round(each.began), "bytes": each.size}
+            for each in chosen.unfinished
+        ]
+        whole = {"folder": folder.path, "copies": facts, "unfinished_uploads": left}
+        print(json.dumps(whole, indent=2))
         return 0
     for copy in copies:
         share = 100 * copy.there // copy.size
@@ -61,6 +80,11 @@ def _ls(folder: CacheFolder, copies: list[Listed], options: argparse.Namespace) 
         print(line + printable(copy.url))
     total = human(sum(copy.on_disk for copy in copies))
     print(f"{counted(len(copies), 'file')}, {total} on disk")
+    for each in chosen.unfinished:
+        began = f"{_age(time.time() - each.began)} ago"
+        print(f"unfinished upload, begun {began}: {printable(each.name)}")
+    if chosen.unfinished:
+        print("their processes were killed; `ffrecord cache rm` aborts them")
     return 0
 
 
@@ -69,17 +93,24 @@ def _age(seconds: float) -> str:
     return counted(int(seconds // unit), name)
 
 
-def _rm(folder: CacheFolder, copies: list[Listed], options: argparse.Namespace) -> int:
+def _rm(folder: CacheFolder, chosen: _Chosen, options: argparse.Namespace) -> int:
+    copies = chosen.copies
     freed = sum(listing.remove(folder, copy.name) for copy in copies)
+    for each in chosen.unfinished:
+        uploads.abort(each)
+        freed += each.size
+    aborted = len(chosen.unfinished)
     if options.json:
-        print(json.dumps({"removed": len(copies), "bytes": freed}, indent=2))
+        facts = {"removed": len(copies), "aborted_uploads": aborted, "bytes": freed}
+        print(json.dumps(facts, indent=2))
     else:
-        print(f"removed {counted(len(copies), 'file')}, {human(freed)}")
+        more = f" and aborted {counted(aborted, 'unfinished upload')}" if aborted else ""
+        print(f"removed {counted(len(copies), 'file')}{more}, {human(freed)}")
     return 0
 
 
-def _verify(folder: CacheFolder, copies: list[Listed], options: argparse.Namespace) -> int:
-    results = [(copy, listing.check(folder, copy.name)) for copy in copies]
+def _verify(folder: CacheFolder, chosen: _Chosen, options: argparse.Namespace) -> int:
+    results = [(copy, listing.check(folder, copy.name)) for copy in chosen.copies]
     if options.json:
         facts = [
             {"url": copy.url, "blocks": found.blocks, "damaged": found.damaged}

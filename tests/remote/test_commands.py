@@ -129,7 +129,7 @@ def test_cache_lists_checks_and_removes_copies(urls: str, tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["cache", "ls"], USAGE, "name the folder of the cache with --cache"),
+        (["cache", "verify"], USAGE, "name the folder of the cache with --cache"),
         (["cache", "rm", "--cache", "{0}"], USAGE, "name the URLs to remove, or use --all alone"),
         (["cache", "ls", "--cache", __file__], SYSTEM, "Not a directory"),
         (["cache", "rm", "http://h/a?sig=SECRET", "--cache", "{0}"], SYSTEM,

@@ -41,6 +41,7 @@ from ffrecord import (
     ShardedDatasetWriter,
     UploadError,
     UrlError,
+    cli,
     pack_folder,
     write_dataset,
 )
@@ -543,7 +544,7 @@ else:
 )  # fmt: skip
 def test_a_killed_upload_is_invisible_and_is_aborted_later(
     server: str, through: Proxy, environment: None, tree: Path, tmp_path: Path, what: str,
-    step: str,
+    step: str, capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     reached: list[Request] = []
 
@@ -576,7 +577,13 @@ def test_a_killed_upload_is_invisible_and_is_aborted_later(
     text = Path(left.path).read_text()
     assert "SECRET" not in text
     assert "SECRET" not in repr(left)
-    uploads.abort(left, None)
+    folder = str(tmp_path / "state/ffrecord")
+    assert cli.main(["cache", "ls", "--cache", folder]) == 0
+    assert f"unfinished upload, begun 0 seconds ago: {left.name}" in re.sub(
+        r"begun \d+ (second|minute)s? ago", "begun 0 seconds ago", capsys.readouterr().out
+    )
+    assert cli.main(["cache", "rm", left.name, "--cache", folder]) == 0
+    assert "aborted 1 unfinished upload" in capsys.readouterr().out
     assert keys(server) == []
     assert pending(server) == []
 
