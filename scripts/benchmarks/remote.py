@@ -34,8 +34,8 @@ PART = "part_per_s"
 OPENED, PEAK = "opened_mb", "peak_mb"
 LS, FIND = "ls_s", "find_s"
 METRICS = (
-    RECORDS, BYTES_PER_S, REQUESTS, BYTES, AGAIN, SPEED, PART, SECOND, FIRST, SHARE, OPENED, PEAK, LS,
-    FIND,
+    RECORDS, BYTES_PER_S, REQUESTS, BYTES, AGAIN, SPEED, PART, SECOND, FIRST, SHARE, OPENED, PEAK,
+    LS, FIND,
 )  # fmt: skip
 PACKAGES = (
     "ffrecord", "torch", "numpy", "obstore", "fsspec", "s3fs", "mosaicml-streaming", "litdata",
