@@ -12,7 +12,7 @@ from ffrecord.errors import (
     EncodeError, FFRecordError, HeaderChecksumError, IndexChecksumError, IndexStructureError,
     LegacyFileWarning,
     MissingFolderError, MissingPackageError, MissingShardWarning, NoRoomError, NotFFRecordError,
-    NotPackedFolderError, ReadFailedError, RemoteError, RemoteShuffleWarning,
+    NotPackedFolderError, PlanError, ReadFailedError, RemoteError, RemoteShuffleWarning,
     ReplacedLoaderWarning, SampleChecksumError, SkippedWarning, SpecError, StateError,
     StructureError, TimedOutError, TruncatedError, UnclosedWarning, UnfinishedError,
     UploadError, UrlError, WriteFailedError,
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from ffrecord import package as package
     from ffrecord import torch as torch
     from ffrecord import utils as utils
+    from ffrecord import view as view
     from ffrecord.archive.folder import PackedFolder
     from ffrecord.archive.pack import PackReport, pack_folder, packing_bar
     from ffrecord.dataset import (
@@ -44,8 +45,9 @@ __all__ = [
     "FileReader", "FileWriter", "HeaderChecksumError", "IndexChecksumError",
     "IndexStructureError", "Interleave", "LegacyFileWarning", "MissingFolderError",
     "MissingPackageError", "MissingShardWarning", "Mix", "NoRoomError", "NotFFRecordError",
-    "NotPackedFolderError", "PackReport", "PackedFolder", "ReadFailedError", "RemoteError",
-    "RemoteShuffleWarning", "ReplacedLoaderWarning", "SalvageReport", "SampleChecksumError",
+    "NotPackedFolderError", "PackReport", "PackedFolder", "PlanError", "ReadFailedError",
+    "RemoteError", "RemoteShuffleWarning", "ReplacedLoaderWarning", "SalvageReport",
+    "SampleChecksumError",
     "ShardedDatasetReader", "ShardedDatasetWriter", "SkippedWarning", "SpecError", "StateError",
     "StructureError", "TimedOutError", "Transform", "TruncatedError", "UnclosedWarning",
     "UnfinishedError", "UploadError", "UrlError", "WriteFailedError", "__version__", "checkFsAlign",
@@ -73,10 +75,11 @@ _WHERE = {name: module for module, names in _NAMES.items() for name in names}
 # The original FFRecord loads these three modules with the package, so `ffrecord.utils.dump` must
 # work after `import ffrecord`.
 _MODULES = ("fileio", "package", "utils")
+_ROOMS = ("view",)  # `ffrecord.view.show` needs no import of its own either
 
 
 def __getattr__(name: str) -> Any:
-    if name in _MODULES:
+    if name in (*_MODULES, *_ROOMS):
         return importlib.import_module(f"ffrecord.{name}")
     if name == "torch":
         return _torch()

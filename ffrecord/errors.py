@@ -308,6 +308,12 @@ class ConversionError(FFRecordError, ValueError):
     exit_code = 36
 
 
+class PlanError(FFRecordError):
+    """A plan is damaged, some of its tasks have not been run, or its work folder is missing."""
+
+    exit_code = 41
+
+
 class BadRecordWarning(UserWarning):
     """A record could not be read or decoded, and was skipped as requested."""
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import os
 import secrets
 import subprocess
@@ -105,6 +104,8 @@ def _source(archive: Any, storage_options: Mapping[str, Any] | None) -> tuple[st
             raise ValueError("storage_options is for URLs, but the path is local; leave it out")
         return os.path.abspath(archive), b""
     try:
+        import json  # needed for URLs only
+
         secret = json.dumps({"url": archive, "storage_options": storage_options})
     except TypeError:
         raise TypeError(

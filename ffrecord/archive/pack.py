@@ -14,48 +14,48 @@ import os
 import stat
 import sys
 import warnings
-from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Executor
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from ffrecord.aliases import Ints, Path
-from ffrecord.archive.counts import Counts, count_tree
-from ffrecord.archive.index import Index, legacy
-from ffrecord.archive.index.build import Shard, Tree, build
-from ffrecord.archive.index.resolve import readable_record
+from ffrecord.aliases import Path
+from ffrecord.archive import planned
+from ffrecord.archive.contents import write_contents
+from ffrecord.archive.index.build import Shard
 from ffrecord.archive.names import absolute
-from ffrecord.archive.scan import Scan, change_advice
-from ffrecord.archive.source_files import read_ahead
+from ffrecord.archive.packer import Packer, PackReport, header_crc
+from ffrecord.archive.scan import Scan
+from ffrecord.archive.scan_parts import ScanInTasks
 from ffrecord.atomic import tempnames
 from ffrecord.atomic.file import check_target
 from ffrecord.atomic.folder import NewFolder, check_new_folder, hidden_name
 from ffrecord.disk.longpaths import open_path
-from ffrecord.disk.source import Source
-from ffrecord.errors import ChangedError, ChangedWarning, SkippedWarning
-from ffrecord.format import index as index_layout
+from ffrecord.errors import SkippedWarning, UrlError
 from ffrecord.format import padding
-from ffrecord.format.checksum import crc32, crc32_joined
-from ffrecord.format.index import BLOCK, INDEX_NAME
-from ffrecord.format.records import CRC_SIZE, part_name
+from ffrecord.format.index import INDEX_NAME
+from ffrecord.format.records import part_name
+from ffrecord.plan.executors import run_all
+from ffrecord.plan.values import PackPlan, Part
+from ffrecord.plan.work import Receipt, Work, leftovers, remove_leftovers
 from ffrecord.progress import bar, sending_bar
 from ffrecord.records.opening import refuse_remote_options
 from ffrecord.records.writer import FileWriter, writer_class
 from ffrecord.remote.urls import is_remote
+from ffrecord.remote.urls import shown as shown_url
 from ffrecord.terminal import printable
-from ffrecord.text import Advised, integer, listed, parse_size
+from ffrecord.text import integer, listed, parse_size
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from ffrecord.remote.options import RemoteOptions
 
-DOING = "packing"  # part of the name of a folder whose shards are not complete yet
-MOST_SHARDS = 100_000  # the names PART_00000.ffr to PART_99999.ffr sort by number
+__all__ = ["PackProgress", "PackReport", "pack_folder", "packing_bar", "plan_pack", "print_file"]
+
+DOING = PackPlan.DOING  # part of the name of a folder whose shards are not complete yet
 
 
 @dataclass(slots=True)
@@ -72,17 +72,6 @@ class PackProgress:
     """Size of the archive that is uploaded; 0 while it is not complete, or if it is local."""
 
 
-@dataclass(slots=True)
-class PackReport(Counts):
-    """Counts of packed files, folders and links, and of files that were left out."""
-
-    shards: int = 0
-    skipped: dict[str, int] = field(default_factory=dict)
-    """Number of sockets, fifos and devices, by kind."""
-    changed: list[str] = field(default_factory=list)
-    """With `ignore_changed`, the paths of files that changed or disappeared."""
-
-
 def pack_folder(
     folder: Path,
     out_file: Path,
@@ -96,6 +85,7 @@ def pack_folder(
     ignore_changed: bool = False,
     shard_size: int | str | None = None,
     align: int | None = None,
+    executor: Executor | None = None,
     **remote: Unpack[RemoteOptions],
 ) -> PackReport:
     """Pack a folder into an archive that `PackedFolder` reads and `ffrecord mount` mounts.
@@ -119,45 +109,80 @@ def pack_folder(
             they open as one archive.
         align: 512 lets the content of every file begin at a multiple of 512 bytes, with zeros
             between the files. The kernel can then serve the files of a mounted archive in place.
+        executor: a `concurrent.futures.Executor` that reads the folder and writes the shards, one
+            in each task. Needs `shard_size`. Workers on other machines need the same file system,
+            also for the temporary folder of a URL.
         remote: options for URLs, as for `PackedFolder`.
     """
-    aligned = padding.checked(align)
-    top = absolute(folder)
-    _require_folder(top)
-    if jobs is not None and integer(jobs, "jobs") < 1:
-        raise ValueError(f"jobs must be at least 1, not {jobs}")
-    largest = None if shard_size is None else parse_size(shard_size)
     if is_remote(out_file, remote):
         from ffrecord.remote.target import Target  # needed for URLs only
 
-        with Target(out_file, remote, is_folder=largest is not None) as upload:
+        _Job(folder, os.curdir, shard_size, align, jobs)  # check the arguments first
+        with Target(out_file, remote, is_folder=shard_size is not None) as upload:
             report = pack_folder(
                 folder, upload.path, verbose, jobs=jobs, dereference=dereference, exclude=exclude,
                 progress=progress, legacy_index=legacy_index, ignore_changed=ignore_changed,
-                shard_size=shard_size, align=align,
+                shard_size=shard_size, align=align, executor=executor,
             )  # fmt: skip
-            tell = _upload_teller(report, progress)
-            upload.upload(None if largest is None else INDEX_NAME, tell)
+            upload.upload(
+                None if shard_size is None else INDEX_NAME, _upload_teller(report, progress)
+            )
         return report
     refuse_remote_options(remote)
-    target = os.path.abspath(os.fsdecode(out_file))
-    with _place(target, sharded=largest is not None) as place:
-        with _names_as_text():
-            scan = Scan(
-                top, dereference=dereference, exclude=exclude,
-                leave_out=(target, hidden_name(target, DOING), *tempnames.names(target)),
-                ignore_changed=ignore_changed,
-            )  # fmt: skip
-        if scan.skipped:
-            what = f"{top}: not packed: {listed(scan.skipped)}"
-            warnings.warn(what, SkippedWarning, stacklevel=2)
-        packer = _Packer(scan, ignore_changed, legacy_index, jobs, aligned)
-        packer.tell = _teller(packer.done, packer.paths() if verbose else None, progress)
-        if largest is None:
-            packer.write_file(target)
-        else:
-            packer.write_shards(place, target, largest)
-    return packer.report
+    job = _Job(folder, out_file, shard_size, align, jobs)
+    if executor is not None and job.largest is None:
+        raise ValueError("executor needs shard_size, because each task writes one shard")
+    is_planned = executor is not None
+    with _place(job.target, sharded=job.largest is not None, planned=is_planned) as place:
+        scan = job.scan(dereference, exclude, ignore_changed, executor)
+        packer = job.packer(scan, ignore_changed, legacy_index)
+        done = PackProgress(0, len(packer.files), 0, packer.report.bytes)
+        paths = (os.fsdecode(scan.path(inode)) for inode in packer.files)
+        tell = _teller(done, paths if verbose else None, progress)
+        if job.largest is None:
+            job.write_file(scan, packer, tell)
+            return packer.report
+        parts = packer.parts(job.target, job.largest)
+        if executor is None:
+            job.write_shards(place, scan, packer, parts, tell)
+            return packer.report
+        plan = planned.begin_plan(
+            scan, packer, parts, job.target, dereference=dereference,
+            ignore_changed=ignore_changed, legacy_index=legacy_index,
+        )  # fmt: skip
+    return _run(plan, packer, scan, executor, jobs, tell)
+
+
+def plan_pack(
+    folder: Path,
+    out_folder: Path,
+    shard_size: int | str,
+    *,
+    dereference: bool = False,
+    exclude: Iterable[str] = (),
+    legacy_index: bool = True,
+    ignore_changed: bool = False,
+    align: int | None = None,
+    executor: Executor | None = None,
+) -> PackPlan:
+    """Return a plan to pack a folder. Each of its tasks writes one shard; a commit ends it.
+
+    The arguments are those of `pack_folder`. The executor is for reading the folder only.
+    """
+    if is_remote(out_folder):
+        raise UrlError(
+            f"{shown_url(str(out_folder))}: a plan needs a folder on a file system that all "
+            "machines share; upload the archive when it is committed"
+        )
+    job = _Job(folder, out_folder, shard_size, align, None)
+    assert job.largest is not None
+    check_new_folder(job.target, "shards need a")
+    scan = job.scan(dereference, exclude, ignore_changed, executor)
+    packer = job.packer(scan, ignore_changed, legacy_index)
+    return planned.begin_plan(
+        scan, packer, packer.parts(job.target, job.largest), job.target, dereference=dereference,
+        ignore_changed=ignore_changed, legacy_index=legacy_index,
+    )  # fmt: skip
 
 
 @contextlib.contextmanager
@@ -192,11 +217,16 @@ def _require_folder(top: str) -> None:
 
 
 @contextlib.contextmanager
-def _place(target: str, *, sharded: bool) -> Iterator[str]:
+def _place(target: str, *, sharded: bool, planned: bool) -> Iterator[str]:
     """Yield the path to write to: the archive, or a folder that is renamed to `target` at the end.
 
-    If the target cannot be written, raise an error before any file is read.
+    If the target cannot be written, raise an error before any file is read. A plan has its own
+    folder to write to.
     """
+    if planned:
+        check_new_folder(target, "shards need a")
+        yield target
+        return
     if not sharded:
         check_target(target)
         yield target
@@ -207,6 +237,7 @@ def _place(target: str, *, sharded: bool) -> Iterator[str]:
         folder.publish()
     finally:
         folder.discard()
+    remove_leftovers(target, DOING)
 
 
 @contextlib.contextmanager
@@ -220,190 +251,98 @@ def _names_as_text() -> Iterator[None]:
         raise
 
 
-class _Packer:
-    """Writer of an archive from the results of a scan."""
+class _Job:
+    """The arguments of one call, checked, and the steps that write an archive in this process."""
 
     def __init__(
-        self, scan: Scan, ignore_changed: bool, legacy_index: bool, jobs: int | None, align: int
-    ) -> None:
-        self._scan = scan
-        self._ignore_changed = ignore_changed
-        self._legacy_index = legacy_index
-        self._jobs = jobs
-        self._gone: set[int] = set()
-        self._align = align
-        self._open = writer_class(align)
-        self._files, self._records = _number_files(scan.tree, align)
-        self.report = PackReport(
-            **asdict(count_tree(scan.tree)), skipped=dict(scan.skipped), changed=list(scan.changed)
-        )
-        self.done = PackProgress(0, len(self._files), 0, self.report.bytes)
-        self.tell: Callable[[int, int], None] = lambda files, size: None
+        self, folder: Path, target: Path, shard_size: int | str | None, align: int | None,
+        jobs: int | None,
+    ) -> None:  # fmt: skip
+        self.align = padding.checked(align)
+        self.top = absolute(folder)
+        _require_folder(self.top)
+        if jobs is not None and integer(jobs, "jobs") < 1:
+            raise ValueError(f"jobs must be at least 1, not {jobs}")
+        self.jobs = jobs
+        self.target = os.path.abspath(os.fsdecode(target))
+        self.largest = None if shard_size is None else parse_size(shard_size)
 
-    def paths(self) -> Iterator[str]:
-        """Yield one path of each file, in the order of the records."""
-        return (os.fsdecode(self._scan.path(inode)) for inode in self._files)
+    def scan(
+        self, dereference: bool, exclude: Iterable[str], ignore_changed: bool,
+        executor: Executor | None,
+    ) -> Scan:  # fmt: skip
+        """Walk the folder. Leave out the target, and the files of unfinished targets."""
+        target = self.target
+        unfinished = [hidden_name(target, DOING), *tempnames.names(target)]
+        if os.path.isdir(os.path.dirname(target)):
+            unfinished += leftovers(target, DOING)
+        with _names_as_text():
+            walk = Scan if executor is None else partial(ScanInTasks, executor)
+            scan = walk(
+                self.top, dereference=dereference, exclude=exclude,
+                leave_out=(target, *unfinished), ignore_changed=ignore_changed,
+            )  # fmt: skip
+        if scan.skipped:
+            what = f"{self.top}: not packed: {listed(scan.skipped)}"
+            warnings.warn(what, SkippedWarning, stacklevel=3)
+        return scan
 
-    def write_file(self, target: str) -> None:
+    def packer(self, scan: Scan, ignore_changed: bool, legacy_index: bool) -> Packer:
+        return Packer(
+            scan.tree, scan.paths, align=self.align, skipped=scan.skipped, changed=scan.changed,
+            ignore_changed=ignore_changed, legacy_index=legacy_index,
+        )  # fmt: skip
+
+    def write_file(self, scan: Scan, packer: Packer, tell: Callable[[int, int], None]) -> None:
         """Write all files and the index into one archive."""
-        with self._open(target, self._records + 1) as writer:
-            self._write(writer, self._files)
-            self._write_index(writer, target, [])
+        with writer_class(self.align)(self.target, packer.records + 1) as writer:
+            self._write(writer, scan, packer, range(len(packer.files)), tell)
+            scan.forget()
+            packer.write_index(writer, self.target, [])
 
-    def write_shards(self, folder: str, target: str, largest: int) -> None:
-        """Write shards of about `largest` bytes and an index file into `folder`.
-
-        `folder` gets the name `target` later.
-        """
-        parts = self._parts(largest)
-        if len(parts) > MOST_SHARDS:
-            many = f"{target}: {len(parts)} shards, but at most {MOST_SHARDS} are possible; pass a "
-            raise ValueError(Advised(many, "larger shard_size", "larger --shard-size"))
-        self.report.shards = len(parts)
+    def write_shards(
+        self, folder: str, scan: Scan, packer: Packer, parts: list[Part],
+        tell: Callable[[int, int], None],
+    ) -> None:  # fmt: skip
+        """Write the shards and an index file into `folder`, which gets its name later."""
         shards = []
         for number, part in enumerate(parts):
             name = part_name(number)
             path = os.path.join(folder, name)
-            records = self._first_record(part.stop) - self._first_record(part.start)
-            with self._open(path, records) as writer:
-                self._write(writer, self._files[part.start : part.stop])
-            shards.append(Shard(name.encode(), records, _header_crc(path)))
+            with writer_class(self.align)(path, part.records) as writer:
+                self._write(writer, scan, packer, part.rows, tell)
+            shards.append(Shard(name.encode(), part.records, header_crc(path)))
+        scan.forget()
         with FileWriter(os.path.join(folder, INDEX_NAME), 1) as writer:
-            self._write_index(writer, target, shards)
+            packer.write_index(writer, self.target, shards)
 
-    def _parts(self, largest: int) -> list[range]:
-        """Return the range of files for each shard: as many as fit, and at least one."""
-        parts = []
-        begin = size = 0
-        for row, inode in enumerate(self._files):
-            length = padding.rounded_up(self._scan.tree.length[inode], self._align)
-            if row > begin and size + length > largest:
-                parts.append(range(begin, row))
-                begin, size = row, 0
-            size += length
-        return [*parts, range(begin, len(self._files))]
-
-    def _first_record(self, row: int) -> int:
-        """Return the record of file `row`, or the number of all records after the last file."""
-        files = self._files
-        return self._scan.tree.record[files[row]] if row < len(files) else self._records
-
-    def _write(self, writer: FileWriter, inodes: Iterable[int]) -> None:
-        """Write files and their padding, and add their block checksums and xattrs to the tree."""
-        tree = self._scan.tree
-        begun: list[int] = []  # block checksums of a large file that is not complete yet
-        for batch in read_ahead(self._scan, inodes, self._jobs, self._align):
-            piece, size = batch.piece, sum(batch.piece.lengths)
-            writer.append(batch.memory[: batch.size])
-            for inode in batch.changed + batch.gone:
-                self._note_change(inode, gone=inode in batch.gone)
-            for inode, xattrs in batch.xattrs.items():
-                tree.xattrs[inode] = xattrs
-            if not piece.is_last:
-                begun += batch.checksums[0]
-                self.tell(0, size)
-                continue
-            checksums, lengths = batch.checksums, piece.lengths
-            if begun:
-                checksums, lengths = [begun + checksums[0]], [tree.length[piece.inodes[0]]]
-                begun = []
-            joined = [blocks[0] for blocks in checksums]
-            for k, (inode, blocks) in enumerate(zip(piece.inodes, checksums, strict=True)):
-                if len(blocks) > 1:
-                    joined[k] = crc32_joined(blocks, BLOCK, lengths[k])
-                    tree.blocks[inode] = array("I", blocks)
-            writer.seal(*padding.with_padding(lengths, joined, self._align))
-            self.tell(len(lengths), size)
-
-    def _note_change(self, inode: int, *, gone: bool) -> None:
-        paths = [os.fsdecode(path) for path in self._scan.paths(inode)]
-        what = "disappeared" if gone else "changed"
-        if not self._ignore_changed:
-            raise ChangedError(change_advice(f"{paths[0]}: {what}"))
-        if gone and inode not in self._gone:
-            self._gone.add(inode)
-            self.report.files -= 1
-            self.report.hard_links -= len(paths) - 1
-            self.report.bytes -= self._scan.tree.length[inode]
-        for path in paths:
-            if path not in self.report.changed:
-                self.report.changed.append(path)
-                packed = "left out" if gone else "packed as it was read"
-                message = f"{path}: {what} while its folder was packed; {packed}"
-                warnings.warn(message, ChangedWarning, stacklevel=5)
-
-    def _write_index(self, writer: FileWriter, target: str, shards: list[Shard]) -> None:
-        """Write the index, as the last record."""
-        self._scan.forget()
-        tree, sizes = self._scan.tree, self._record_sizes()
-        if self._gone:
-            tree = tree.without(self._gone)
-        write_index(writer, target, tree, sizes, shards, legacy_index=self._legacy_index)
-
-    def _record_sizes(self) -> Ints:
-        """Return the sizes of all records before the index: of the files and of their padding."""
-        tree, files = self._scan.tree, np.frombuffer(self._files, np.uint32)
-        lengths = np.frombuffer(tree.length, np.int64)[files]
-        if self._records == len(files):  # no padding
-            return lengths
-        records = np.frombuffer(tree.record, np.int64)[files]
-        missing = -lengths % self._align
-        padded = missing.nonzero()[0]
-        sizes = np.empty(self._records, np.int64)
-        sizes[records] = lengths
-        sizes[records[padded] + 1] = missing[padded]
-        return sizes
+    def _write(
+        self, writer: FileWriter, scan: Scan, packer: Packer, rows: range,
+        tell: Callable[[int, int], None],
+    ) -> None:  # fmt: skip
+        write_contents(
+            writer, scan, packer.files[rows.start : rows.stop], packer.tree, jobs=self.jobs,
+            align=self.align, changed=packer.note_change, tell=tell,
+        )  # fmt: skip
 
 
-def _number_files(tree: Tree, align: int) -> tuple[array[int], int]:
-    """Give files their record numbers, in path order.
+def _run(
+    plan: PackPlan, packer: Packer, scan: Scan, executor: Executor, jobs: int | None,
+    tell: Callable[[int, int], None],
+) -> PackReport:  # fmt: skip
+    """Run all tasks of a plan, and commit. A failure removes the work folder."""
+    try:
 
-    Return the inodes in that order, and the number of records, with those of padding.
-    """
-    files = array("I")
-    records = 0
-    seen = bytearray(len(tree))
-    for entry, _ in tree.in_path_order():
-        inode = tree.inode[entry]
-        if tree.is_file(inode) and not seen[inode]:
-            seen[inode] = True
-            tree.record[inode] = records
-            files.append(inode)
-            records += 1 + (tree.length[inode] % align > 0)
-    return files, records
+        def count(receipt: Receipt) -> None:
+            tell(receipt.count, plan.parts[receipt.task].bytes)
 
-
-def write_index(
-    writer: FileWriter, target: str, tree: Tree, sizes: Ints, shards: Sequence[Shard] = (),
-    *, legacy_index: bool = True,
-) -> None:  # fmt: skip
-    """Write the index as the last record of an archive. `sizes`: the sizes of all other records."""
-    size = crc = 0
-    for piece in index_record(target, tree, sizes, shards, legacy_index=legacy_index):
-        writer.append(memoryview(piece))
-        size, crc = size + len(piece), crc32(piece, crc)
-    writer.seal([size], [crc])
-
-
-def index_record(
-    target: str, tree: Tree, sizes: Ints, shards: Sequence[Shard] = (), *, legacy_index: bool = True
-) -> Iterator[index_layout.Buffer]:
-    """Yield the last record, the index, piece by piece."""
-    image = build(tree, shards)
-    # `Index` makes all checks of a reader. So a wrong index is never written.
-    index = Index(target, image, sizes)
-    if legacy_index:
-        yield from legacy.pickled(tree, partial(_symlink_record, tree, index))
-    yield image
-    yield index_layout.trailer(image, crc32(image))
-
-
-def _symlink_record(tree: Tree, index: Index, entry: int) -> int | None:
-    """Return the record of the file in the archive that a symlink leads to.
-
-    Takes an entry, not an inode: a relative symlink with several names can lead to several places.
-    """
-    return readable_record(index, tree.parent[entry], tree.names[entry], tree.inode[entry])
+        tasks = ((planned.task_of(plan, number, jobs),) for number in range(len(plan.parts)))
+        run_all(executor, planned.run_task, tasks, target=plan.target, done=count)
+        scan.forget()
+        return planned.commit(plan, packer)
+    except BaseException:
+        Work(plan).discard()
+        raise
 
 
 def _teller(
@@ -441,7 +380,3 @@ def print_file(number: int, files: int, path: str) -> None:
     line = f"{number:0{len(str(files))}d}/{files} {printable(path)}"
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     print(line.encode(encoding, "backslashreplace").decode(encoding), flush=True)
-
-
-def _header_crc(path: str) -> int:
-    return int.from_bytes(Source(path, direct=False).read_bytes(0, CRC_SIZE), "little")

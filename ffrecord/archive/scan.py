@@ -17,11 +17,12 @@ import stat
 import warnings
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeAlias
 
 import numpy as np
 
+from ffrecord.aliases import Ints
 from ffrecord.archive.index.build import Tree, Xattrs
 from ffrecord.archive.index.columns import MISSING, RowTable
 from ffrecord.disk.longpaths import open_path
@@ -65,14 +66,12 @@ class Scan:
         self.tree = Tree()
         self.skipped: Counter[str] = Counter()
         self.changed: list[str] = []  # with ignore_changed: paths that disappeared
-        self._top = os.fsencode(top).rstrip(b"/") or b"/."
+        self._top = top_path(top)
         self._dereference = dereference
         self._excluded = excluder(exclude)
         self._leave_out = dict(_places(leave_out))
         self._ignore_changed = ignore_changed
-        self.open_flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
-        if not dereference:
-            self.open_flags |= os.O_NOFOLLOW
+        self.open_flags = opening_flags(dereference)
         self._device = array("Q")
         self._number = array("Q")
         self._ctime = array("q")
@@ -83,6 +82,16 @@ class Scan:
         self._paths: dict[int, bytes] = {}  # of some folders
         self._here = self._top  # the folder that is being listed
         self._run()
+
+    @property
+    def top(self) -> bytes:
+        """The path of the folder."""
+        return self._top
+
+    @property
+    def lengths(self) -> array[int]:
+        """The length of each inode's file."""
+        return self.tree.length
 
     def open(self, path: bytes) -> int:
         """Open the file or folder at a path, which may have been replaced since the walk."""
@@ -126,9 +135,15 @@ class Scan:
         self._paths[folder] = path
         return path
 
+    def identities(self, inodes: array[int]) -> tuple[Ints, Ints]:
+        """Return the inode numbers on disk and the ctimes of files."""
+        rows = np.frombuffer(inodes, np.uint32)
+        number, ctime = (np.frombuffer(each, np.int64) for each in (self._number, self._ctime))
+        return number[rows], ctime[rows]
+
     def forget(self) -> None:
         """Free the columns that are not in the tree. Call this when all files have been read."""
-        for column in (self._device, self._number, self._ctime, self._first_entry):
+        for column in self._columns[len(self.tree.columns) :]:
             del column[:]
 
     def is_unchanged(self, inode: int, now: os.stat_result) -> bool:
@@ -158,11 +173,15 @@ class Scan:
                 path = self._folder_path(self._waiting[done])
                 what = f"more than {DEEPEST} levels deep, too deep to pack; exclude this folder"
                 raise OSError(errno.ENAMETOOLONG, what, path)
-            level = range(done, len(self._waiting))
-            for row in level:
-                self._keep_rows()
-                self._folder(self._waiting[row])
-            done, depth = level.stop, depth + 1
+            level = self._waiting[done:]
+            self._level(level)
+            done, depth = done + len(level), depth + 1
+
+    def _level(self, folders: Sequence[int]) -> None:
+        """Add the contents of all folders of a level."""
+        for folder in folders:
+            self._keep_rows()
+            self._folder(folder)
         self._keep_rows()
 
     def _folder(self, folder: int) -> None:
@@ -215,7 +234,7 @@ class Scan:
         self.tree.add_entry(folder, name, inode)
         if is_folder:
             if self._dereference and _is_symlink(fd, name):
-                self._refuse_loop(folder, now, name)
+                self._refuse_loop(folder, now.st_dev, now.st_ino, name)
             self._waiting.append(inode)
 
     def _inode(self, folder: int, fd: int, name: bytes, now: os.stat_result) -> int | None:
@@ -237,8 +256,11 @@ class Scan:
         if target is not None:
             self.tree.targets[inode] = target
         if several:
-            self._linked.add(hashed, inode)
+            self._add_linked(hashed, inode)
         return inode
+
+    def _add_linked(self, hashed: int, inode: int) -> None:
+        self._linked.add(hashed, inode)
 
     def _is_inode(self, inode: int, now: os.stat_result) -> bool:
         """Return True if `now` is the status of an inode, which may not be in columns yet."""
@@ -260,7 +282,8 @@ class Scan:
     def _add_inode(self, now: os.stat_result, entry: int, name: bytes) -> int:
         mtime = now.st_mtime_ns
         if not -LATEST_NS <= mtime <= LATEST_NS:
-            mtime = _nearest_time(mtime, self._path_here(name))
+            self._warn(_too_far(mtime, self._path_here(name)), UserWarning)
+            mtime = LATEST_NS if mtime > 0 else -LATEST_NS
         if len(self._rows) >= MOST_ROWS:
             self._keep_rows()
         self._rows.append((
@@ -271,17 +294,20 @@ class Scan:
 
     def _keep_rows(self) -> None:
         """Move waiting rows into columns. This is much faster than one row at a time."""
-        columns = (
-            *self.tree.columns, self._device, self._number, self._ctime, self._first_entry
-        )  # fmt: skip
-        for column, values in zip(columns, zip(*self._rows, strict=True), strict=False):
+        for column, values in zip(self._columns, zip(*self._rows, strict=True), strict=False):
             column.extend(values)
         self._rows.clear()
 
-    def _refuse_loop(self, folder: int, now: os.stat_result, name: bytes) -> None:
+    @property
+    def _columns(self) -> tuple[array[int], ...]:
+        """The columns with one value for each inode."""
+        own = self._device, self._number, self._ctime, self._first_entry
+        return *self.tree.columns, *own
+
+    def _refuse_loop(self, folder: int, device: int, number: int, name: bytes) -> None:
         """Raise an error for a symlink to a folder that contains it: the walk would never end."""
         while True:
-            if (self._device[folder], self._number[folder]) == (now.st_dev, now.st_ino):
+            if (self._device[folder], self._number[folder]) == (device, number):
                 what = "this symlink leads to a folder that contains it; exclude the symlink"
                 raise OSError(errno.ELOOP, what, name)
             if folder == 0:
@@ -302,7 +328,21 @@ class Scan:
         if not self._ignore_changed:
             raise ChangedError(advice)
         self.changed.append(shown)
-        warnings.warn(f"{what}; left out", ChangedWarning, stacklevel=2)
+        self._warn(f"{what}; left out", ChangedWarning)
+
+    def _warn(self, message: str, kind: type[Warning]) -> None:
+        warnings.warn(message, kind, stacklevel=3)
+
+
+def top_path(folder: str) -> bytes:
+    """Return the path of a folder as bytes, to which `/name` can be added."""
+    return os.fsencode(folder).rstrip(b"/") or b"/."
+
+
+def opening_flags(dereference: bool) -> int:
+    """Return the flags to open a file that may have been replaced, by a fifo or a symlink."""
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
+    return flags if dereference else flags | os.O_NOFOLLOW
 
 
 def change_advice(what: str) -> Advised:
@@ -343,17 +383,15 @@ def _places(paths: Iterable[str]) -> Iterator[tuple[tuple[int, int], tuple[int, 
             yield (now.st_dev, now.st_ino), (above.st_dev, above.st_ino, name)
 
 
-def _nearest_time(mtime: int, path: bytes) -> int:
-    """Return the nearest time that an archive can hold, and warn.
+def _too_far(mtime: int, path: bytes) -> str:
+    """Return the warning about a time that an archive cannot hold.
 
     Not an error: clocks can be wrong, and some tools set such times on purpose.
     """
     year = "2262" if mtime > 0 else "1677"
     seconds = mtime // 1_000_000_000
     what = f"{os.fsdecode(path)}: its modification time, {seconds} s since 1970, does not fit into "
-    what += f"an archive; packed with a time in {year}"
-    warnings.warn(what, stacklevel=2)
-    return LATEST_NS if mtime > 0 else -LATEST_NS
+    return what + f"an archive; packed with a time in {year}"
 
 
 def read_xattrs(file: bytes | int) -> Xattrs:

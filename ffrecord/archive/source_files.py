@@ -18,12 +18,13 @@ import os
 import resource
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from ffrecord.archive.index.build import Xattrs
-from ffrecord.archive.scan import Scan, read_xattrs
+from ffrecord.archive.scan import read_xattrs
 from ffrecord.disk.pagecache import PageCache
 from ffrecord.disk.slabs import SlabPool
 from ffrecord.format.checksum import crc32
@@ -46,6 +47,20 @@ _GONE = (
     errno.ENOENT, errno.ELOOP, errno.ENXIO, errno.ENOTDIR,
     errno.EISDIR, errno.ESPIPE, errno.EAGAIN,
 )  # fmt: skip
+
+
+class Found(Protocol):
+    """Files that a walk has found: a `Scan`, or the files of one shard. They have numbers."""
+
+    @property
+    def lengths(self) -> Sequence[int]: ...
+
+    def places(self, inodes: Iterable[int]) -> Iterator[bytes]:
+        """Yield the paths of files."""
+
+    def open(self, path: bytes) -> int: ...
+
+    def is_unchanged(self, inode: int, now: os.stat_result) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,20 +118,20 @@ def pieces(lengths: Iterable[tuple[int, int]], align: int = UNALIGNED) -> Iterat
 
 
 def read_ahead(
-    scan: Scan, inodes: Iterable[int], jobs: int | None, align: int = UNALIGNED
+    found: Found, inodes: Iterable[int], jobs: int | None, align: int = UNALIGNED
 ) -> Iterator[LoadedPiece]:
     """Yield the contents of files in order, in batches. The next batch reuses the memory."""
     most = jobs or MOST_THREADS
     ahead = 1
     spare: list[memoryview] = []
     flying: deque[Future[LoadedPiece]] = deque()
-    length = scan.tree.length
+    length = found.lengths
     work = pieces(((inode, length[inode]) for inode in inodes), align)
 
     def submit() -> None:
         while len(flying) < ahead and (piece := next(work, None)) is not None:
             memory = spare.pop() if spare else _slabs.take(BATCH_BYTES).data
-            flying.append(pool.submit(_load, scan, piece, memory, align))
+            flying.append(pool.submit(_load, found, piece, memory, align))
 
     pool = ThreadPoolExecutor(most, thread_name_prefix="ffrecord-pack")
     try:
@@ -133,14 +148,14 @@ def read_ahead(
         pool.shutdown()
 
 
-def _load(scan: Scan, piece: Piece, memory: memoryview, align: int) -> LoadedPiece:
+def _load(found: Found, piece: Piece, memory: memoryview, align: int) -> LoadedPiece:
     began, worked, sectors = time.perf_counter(), time.thread_time(), _sectors_read()
     batch = LoadedPiece(piece, memory, [])
     at = 0
-    paths = scan.places(piece.inodes)
+    paths = found.places(piece.inodes)
     for inode, length, path in zip(piece.inodes, piece.lengths, paths, strict=True):
         place = memory[at : at + length]
-        _load_file(scan, inode, path, place, batch)
+        _load_file(found, inode, path, place, batch)
         if length <= BLOCK:
             batch.checksums.append([crc32(place)])
         else:
@@ -157,9 +172,11 @@ def _load(scan: Scan, piece: Piece, memory: memoryview, align: int) -> LoadedPie
     return batch
 
 
-def _load_file(scan: Scan, inode: int, path: bytes, place: memoryview, batch: LoadedPiece) -> None:
+def _load_file(
+    found: Found, inode: int, path: bytes, place: memoryview, batch: LoadedPiece
+) -> None:
     try:
-        _read_file(scan, inode, path, place, batch)
+        _read_file(found, inode, path, place, batch)
     except OSError as error:
         if error.errno not in _GONE:
             raise OSError(error.errno, error.strerror, os.fsdecode(path)) from error
@@ -167,10 +184,12 @@ def _load_file(scan: Scan, inode: int, path: bytes, place: memoryview, batch: Lo
         place[:] = bytes(len(place))
 
 
-def _read_file(scan: Scan, inode: int, path: bytes, place: memoryview, batch: LoadedPiece) -> None:
-    # The file may have been replaced by a fifo or a symlink. `scan.open` does not wait for a fifo,
+def _read_file(
+    found: Found, inode: int, path: bytes, place: memoryview, batch: LoadedPiece
+) -> None:
+    # The file may have been replaced by a fifo or a symlink. `found.open` does not wait for a fifo,
     # and follows symlinks only with `dereference`.
-    fd = scan.open(path)
+    fd = found.open(path)
     try:
         got = _first_read(fd, place, batch.piece.offset)
         if got < len(place):
@@ -178,7 +197,7 @@ def _read_file(scan: Scan, inode: int, path: bytes, place: memoryview, batch: Lo
         if batch.piece.is_last and (xattrs := read_xattrs(fd)):
             batch.xattrs[inode] = xattrs
         # Checked after the read, to notice changes during the read. Later changes do not matter.
-        if got < len(place) or not scan.is_unchanged(inode, os.fstat(fd)):
+        if got < len(place) or not found.is_unchanged(inode, os.fstat(fd)):
             batch.changed.append(inode)
     finally:
         os.close(fd)

@@ -49,7 +49,7 @@ class NewFolder:
             self._begin(check)
             for left in os.scandir(self.path):
                 if left.is_dir(follow_symlinks=False):
-                    _remove(left.path)
+                    remove_tree(left.path)
                 else:
                     os.unlink(left)
             self._mode = _usual_mode(self.path)
@@ -70,7 +70,7 @@ class NewFolder:
 
         Return False if another writer renamed or removed it meanwhile.
         """
-        made = _make(self.path, self.target)
+        made = make_hidden(self.path, self.target)
         try:
             try:
                 self._lock = os.open(self.path, _FOLDER)
@@ -103,7 +103,7 @@ class NewFolder:
         """Remove the folder, unless it was published."""
         if self._lock >= 0 and self._pid == os.getpid():
             with contextlib.suppress(OSError):
-                _remove(self.path)
+                remove_tree(self.path)
             self._unlock()
 
     def _unlock(self) -> None:
@@ -117,7 +117,7 @@ class NewFolder:
             self._unlock()
 
 
-def _make(path: str, target: str) -> bool:
+def make_hidden(path: str, target: str) -> bool:
     """Make the hidden folder, for its owner only; return False if it exists already."""
     try:
         os.mkdir(path, 0o700)
@@ -130,7 +130,7 @@ def _make(path: str, target: str) -> bool:
     return True
 
 
-def _remove(path: str) -> None:
+def remove_tree(path: str) -> None:
     """Remove a folder and its content, read-only folders included.
 
     An empty folder is removed without opening it, because opening may fail.

@@ -5,7 +5,7 @@ Errors are one line on standard error, never a traceback. Exit codes:
 - 0: success.
 - 1: `verify` found damage, or `salvage` lost records.
 - 2: the command line is wrong, or names a record that does not exist.
-- 3 to 12, 14 to 29, 35 to 38, 40: one of our errors; docs/errors.md lists them.
+- 3 to 12, 14 to 29, 35 to 38, 40, 41: one of our errors; docs/errors.md lists them.
 - 13: the operating system refused (no such file, no permission).
 - 130: interrupted.
 - 141: the program that reads our output has ended.
@@ -79,13 +79,16 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     words = sys.argv[1:] if arguments is None else arguments
     options, more = make_parser(words).parse_known_args(words)
     plain = more[1:] if more[:1] == ["--"] else more
-    paths = COMMANDS[options.command].more_paths
+    name = COMMANDS[options.command].more_paths
+    before = None if name is None else getattr(options, name)
     has_options = plain is more and any(each.startswith("-") for each in more)
-    if plain and (paths is None or has_options):
+    # An argument of one path has room for a second one only if it is missing so far.
+    has_room = isinstance(before, list) or (name is not None and before is None and len(plain) == 1)
+    if plain and (has_options or not has_room):
         takes = "" if has_options else f"; {options.command} takes {_takes(options.parser)}"
         options.parser.error(f"unrecognized arguments: {_shown(plain)}{takes}")
-    if plain and paths is not None:
-        setattr(options, paths, [*getattr(options, paths), *plain])
+    if plain and name is not None:
+        setattr(options, name, [*before, *plain] if isinstance(before, list) else plain[0])
     return options
 
 

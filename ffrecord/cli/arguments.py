@@ -26,11 +26,13 @@ CACHE_ACTIONS = ("ls", "rm", "verify")
 COLOURS = ("auto", "always", "never")
 ARCHIVE = "packed folder, or the folder of its shards"
 SOURCES_AND_TARGET = "SRC, DST"
+TASK_AND_PLAN = "K, PLAN"
 
 OTHER_COMMANDS = {
     "list": "ls", "dir": "ls", "t": "ls", "unpack": "extract", "x": "extract",
     "create": "pack", "c": "pack", "add": "pack", "test": "verify", "check": "verify",
-    "repair": "salvage", "recover": "salvage", "help": "--help", "version": "--version",
+    "repair": "salvage", "recover": "salvage", "show": "view", "browse": "view",
+    "help": "--help", "version": "--version",
 }  # fmt: skip
 """Names of commands in tar, zip, 7z and similar programs -> our commands, for hints."""
 
@@ -40,7 +42,7 @@ make one shard for each file."""
 
 
 class Command(NamedTuple):
-    """One subcommand. `more_paths` names the argument that also takes paths after options."""
+    """One subcommand. `more_paths` names the argument that takes paths after options, too."""
 
     help: str
     add_arguments: Callable[[argparse.ArgumentParser], None]
@@ -80,6 +82,8 @@ class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
         # argparse can only repeat one name: SRC [SRC ...].
         if action.metavar == SOURCES_AND_TARGET:
             return "SRC [SRC ...] DST"
+        if action.metavar == TASK_AND_PLAN:
+            return "[K] PLAN"
         return super()._format_args(action, default_metavar)
 
 
@@ -182,8 +186,10 @@ def _field_type(text: str) -> tuple[str, str]:
 
 
 def _pack(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("folder", metavar="FOLDER", help="folder to pack")
-    parser.add_argument("out", metavar="OUT",
+    # --task, --commit and --status take neither FOLDER nor OUT: the plan has them.
+    parser.usage = "%(prog)s [options] FOLDER OUT"
+    parser.add_argument("folder", nargs="?", metavar="FOLDER", help="folder to pack")
+    parser.add_argument("out", nargs="?", metavar="OUT",
         help="archive to write, or its URL; with --shard-size, a new folder for the shards",
     )  # fmt: skip
     parser.add_argument("--jobs", type=_count, metavar="N",
@@ -202,6 +208,16 @@ def _pack(parser: argparse.ArgumentParser) -> None:
     _add_flag(parser, "--no-legacy-index", what=what)
     what = "replace the file OUT if it exists, once the new archive is complete"
     _add_flag(parser, "--force", what=what)
+    parser.add_argument("--plan", metavar="PLAN",
+        help="write no archive, but a plan for many machines: one task for each shard")  # fmt: skip
+    parser.add_argument("--task", nargs="+", metavar=TASK_AND_PLAN,
+        help="write shard K of a plan; K/N: every Nth shard from K on; without K: the shard "
+        "$SLURM_ARRAY_TASK_ID",
+    )  # fmt: skip
+    parser.add_argument("--commit", metavar="PLAN",
+        help="publish the shards of a plan with their index, when all tasks are done")  # fmt: skip
+    parser.add_argument("--status", metavar="PLAN",
+        help="list the missing tasks of a plan, and files that cancelled jobs left")  # fmt: skip
     _add_json(parser)
     _add_no_progress(parser)
 
@@ -280,7 +296,11 @@ def _convert(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--codec", choices=CODECS, metavar="CODEC",
         help="compression of RecordIO: none, snappy or gzip")  # fmt: skip
     parser.add_argument("--shard-size", type=_size, metavar="SIZE",
-        help="write a folder of tar files of about this size, such as 1GB")  # fmt: skip
+        help="write a folder of tar files, or of shards of a packed folder, of about this size, "
+        "such as 1GB",
+    )  # fmt: skip
+    what = "write a folder with one shard for each SRC, for records and datasets"
+    _add_flag(parser, "--shard-per-source", what=what)
     _add_align(parser)
     what = "replace DST if it is an existing file; folders are never replaced"
     _add_flag(parser, "--force", what=what)
@@ -342,6 +362,23 @@ def _umount(parser: argparse.ArgumentParser) -> None:
     _add_flag(parser, "--list", what="list the mountpoints of all mounted archives")
 
 
+def _view(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", metavar="PATH",
+        help="packed folder, record file, folder of shards, dataset, or the URL of one",
+    )  # fmt: skip
+    parser.add_argument("--port", type=_port, default=0, metavar="N",
+        help="port to listen on (default: a free one)")  # fmt: skip
+    parser.add_argument("--host", default="127.0.0.1", metavar="ADDRESS",
+        help="address to listen on (default: 127.0.0.1, for this machine only)")  # fmt: skip
+    _add_flag(parser, "--open", what="open the page in the browser of this machine")
+
+
+def _port(text: str) -> int:
+    if not text.isdecimal() or int(text) > 65535:
+        raise argparse.ArgumentTypeError(f"must be a number from 0 to 65535, not {text!r}")
+    return int(text)
+
+
 def _cache(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("action", choices=CACHE_ACTIONS, metavar="ACTION",
         help="ls: list copies; rm: remove copies; verify: check the bytes of copies",
@@ -368,7 +405,11 @@ COMMANDS = {
             "ffrecord pack photos shards --shard-size 10GB",
             "ffrecord pack photos s3://bucket/photos.ffr    # made in $TMPDIR, then uploaded",
             "ffrecord pack photos aligned.ffr --align 512    # the kernel can serve it in place",
+            "ffrecord pack photos shared --shard-size 10GB --plan plan.json    # for a job array",
+            "ffrecord pack --task 0 plan.json    # on any machine",
+            "ffrecord pack --commit plan.json",
         ),
+        more_paths="out",
     ),
     "ls": Command(
         "list the files of a packed folder", _ls, (
@@ -397,7 +438,7 @@ COMMANDS = {
         "convert files from one format to another", _convert, (
             "ffrecord convert photos.ffr photos.tar",
             "ffrecord convert train.ffr train.tfrecord",
-            "ffrecord convert photos.tar s3://bucket/photos.ffr",
+            "ffrecord convert photos.tar s3://bucket/converted.ffr",
             "ffrecord convert photos.ffr tars --to webdataset --shard-size 1GB",
             "ffrecord convert --align 512 photos.ffr photos-aligned.ffr",
         ),
@@ -431,6 +472,13 @@ COMMANDS = {
             "ffrecord warm photos.ffr cats    # only a part of it",
         ),
         more_paths="path",
+    ),
+    "view": Command(
+        "show a file in the browser: folders, pictures, records, datasets", _view, (
+            "ffrecord view photos.ffr --open",
+            "ffrecord view train    # the fields of a typed dataset, with histograms",
+            "ffrecord view train.ffr    # records, with previews by their content",
+        ),
     ),
     "mount": Command(
         "mount a packed folder as a directory, read-only or with an overlay", _mount, (

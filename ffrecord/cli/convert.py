@@ -25,7 +25,7 @@ def run(options: argparse.Namespace) -> int:
         source_format=options.source, target_format=options.target,
         field=options.field, types=dict(options.type), drop_names=options.drop_names,
         codec=options.codec, shard_size=options.shard_size, align=options.align,
-        force=options.force,
+        force=options.force, shard_per_source=options.shard_per_source,
         verbose=shows_progress(options.no_progress),
     )  # fmt: skip
     if options.json:

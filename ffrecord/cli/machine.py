@@ -20,6 +20,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from ffrecord import processors
 from ffrecord.disk import aio, pagecache
 from ffrecord.disk.source import DESCRIPTORS_EACH, SPARE_DESCRIPTORS, Source
 from ffrecord.version import __version__
@@ -51,7 +52,7 @@ def facts(path: str) -> Facts:
         "ffrecord": __version__,
         "python": platform.python_version(),
         "kernel": platform.release(),
-        "processors": len(os.sched_getaffinity(0)),
+        "processors": processors.available(),
         "memory_bytes": _memory("MemTotal"),
         "page_cache_bytes": _memory("Cached"),
         "huge_pages": _huge_pages(),

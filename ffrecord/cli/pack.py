@@ -1,37 +1,58 @@
-"""`ffrecord pack FOLDER OUT.ffr`: pack a folder into one archive."""
+"""`ffrecord pack FOLDER OUT.ffr`: pack a folder into one archive, or by a plan."""
 
 from __future__ import annotations
 
 import argparse
 import errno
-import json
 import os
 import shlex
-from dataclasses import asdict
 
-from ffrecord.archive.names import json_facts
 from ffrecord.archive.pack import PackReport, pack_folder, packing_bar
-from ffrecord.cli.common import describe_counts, shows_progress
+from ffrecord.cli import plans
+from ffrecord.cli.common import shows_progress
+from ffrecord.cli.plans import print_report
+from ffrecord.errors import FFRecordError
 from ffrecord.remote.urls import is_url, shown
-from ffrecord.terminal import EXIT_USAGE, complain, printable
+from ffrecord.terminal import EXIT_USAGE, complain
 from ffrecord.text import for_shell, there_already
 
 
 def run(options: argparse.Namespace) -> int:
-    _refuse_swapped(options)
-    # The library replaces an existing file, as the original did. A mistyped command must not.
-    if not options.force and options.shard_size is None and _exists(options.out):
-        raise there_already(shown(options.out))
+    _check_arguments(options)
+    if options.folder is not None:
+        _refuse_swapped(options)
     try:
+        if any(each is not None for each in _steps(options)):
+            return plans.run(options)
+        # The library replaces an existing file, as the original did. A mistyped command must not.
+        if not options.force and options.shard_size is None and _exists(options.out):
+            raise there_already(shown(options.out))
         report = _pack(options)
+    except FFRecordError:
+        raise
     except ValueError as error:  # the shard size makes too many shards
         complain(for_shell(error))
         return EXIT_USAGE
-    if options.json:
-        print(json.dumps({**json_facts("out", shown(options.out)), **asdict(report)}, indent=2))
-    else:
-        print(printable(f"{shown(options.out)}: {describe_counts(report, report.shards)}"))
+    print_report(shown(options.out), report, as_json=options.json)
     return 0
+
+
+def _steps(options: argparse.Namespace) -> tuple[object, ...]:
+    return options.plan, options.task, options.commit, options.status
+
+
+def _check_arguments(options: argparse.Namespace) -> None:
+    """End with an error unless FOLDER and OUT are given, or a step that has its own arguments."""
+    given = [each for each in (options.folder, options.out) if each is not None]
+    steps = [each for each in _steps(options) if each is not None]
+    if len(steps) > 1:
+        options.parser.error("--plan, --task, --commit and --status cannot be combined")
+    if steps and options.plan is None:
+        if given:
+            options.parser.error(f"unrecognized arguments: {' '.join(given)}; the plan names them")
+    elif len(given) < 2:
+        missing = ["FOLDER", "OUT"][len(given) :]
+        options.parser.error(f"the following arguments are required: {', '.join(missing)}")
 
 
 def _exists(out: str) -> bool:

@@ -9,22 +9,15 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
-import numpy as np
-
-from ffrecord.aliases import Ints
-from ffrecord.archive.archive import Archive
-from ffrecord.archive.audit import audit, shown_path
-from ffrecord.archive.detect import open_if_packed
-from ffrecord.archive.names import json_facts, to_text
-from ffrecord.cli import datasets
+from ffrecord.archive.names import json_facts
+from ffrecord.archive.owners import NO_PATHS, Paths, RecordNames
 from ffrecord.cli.common import READ_RECORDS, shows_progress
-from ffrecord.errors import FFRecordError, SampleChecksumError
+from ffrecord.dataset import folders
+from ffrecord.errors import FFRecordError
 from ffrecord.records.damage import find_damage
 from ffrecord.records.reader import FileReader
 from ffrecord.remote.urls import is_url
@@ -32,36 +25,12 @@ from ffrecord.remote.urls import shown as displayed
 from ffrecord.terminal import EXIT_DAMAGED, EXIT_SYSTEM, printable
 from ffrecord.text import counted, for_shell
 
-UNUSED = " (padding, or left over: no file uses this record)"
-SHOWN_PATHS = 3  # paths printed for one damaged record, which thousands of files can share
-
-
-@dataclass(frozen=True, slots=True)
-class Paths:
-    """Paths of the files whose content is one record: the first few, and the number of others.
-
-    `is_unused` is True for padding, and for any other record that is the content of no file.
-    """
-
-    shown: tuple[str, ...] = ()
-    more: int = 0
-    is_unused: bool = False
-
-    def __str__(self) -> str:
-        """Return ` (its/path)`, to append to a message."""
-        if not self.shown:
-            return UNUSED if self.is_unused else ""
-        return f" ({', '.join(self.shown)}{f' and {self.more:,} more' if self.more else ''})"
-
-
-NO_PATHS = Paths()
-
 
 def run(options: argparse.Namespace) -> int:
     """Check all files, even after one that is damaged."""
     say = (lambda line: None) if options.json else _say  # --json prints one object at the end
     shown = shows_progress(options.no_progress)
-    paths = [part for path in options.file for part in datasets.parts(path)]
+    paths = [part for path in options.file for part in folders.parts(path)]
     verdicts = [_verify(path, shown, say) for path in paths]
     if options.json:
         ok = all(verdict.is_ok for verdict in verdicts)
@@ -125,11 +94,11 @@ def _verify(path: str, shown: bool, say: Callable[[str], None]) -> _Verdict:
 
 def _check(path: str, verdict: _Verdict, shown: bool, say: Callable[[str], None]) -> None:
     files: str | list[str] = path
-    if datasets.is_dataset(path):
-        datasets.check(path)
-        files = datasets.files(path) if is_url(path) else path
+    if folders.is_dataset(path):
+        folders.check(path)
+        files = folders.files(path) if is_url(path) else path
     with FileReader(files) as reader:
-        names = _Names(reader)
+        names = RecordNames(reader, READ_RECORDS)
         verdict.records, verdict.names = reader.n, names.count
         if names.problem is not None:
             say(f"BAD: {for_shell(names.problem)}")
@@ -142,69 +111,6 @@ def _check(path: str, verdict: _Verdict, shown: bool, say: Callable[[str], None]
         summary = f"{found:,} damaged of" if found else "OK,"
         of_names = "" if names.count is None else f", {counted(names.count, 'name')}"
         say(f"{verdict.path}: {summary} {counted(reader.n, 'record')}{of_names}")
-
-
-class _Names:
-    """Index of a packed folder: the paths of a record's files, and the checks of the index."""
-
-    def __init__(self, reader: FileReader) -> None:
-        self.problem: FFRecordError | None = None
-        self.count: int | None = None
-        self._archive: Archive | None = None
-        try:
-            self._archive = archive = open_if_packed(reader, READ_RECORDS)
-            if archive is not None:
-                self.count = len(archive.index.tables.entries)
-                audit(archive)
-        except FFRecordError as error:
-            self.problem = error
-
-    def of(self, record: int) -> Paths:
-        """Return the paths of the files whose content is this record."""
-        if self._archive is None:
-            return NO_PATHS
-        index, inodes = self._archive.index, self._inodes(record)
-        shown = [
-            to_text(shown_path(index, index.parent(inode), index.last_name(inode)))
-            for inode in inodes[:SHOWN_PATHS].tolist()
-        ]
-        is_index = record == self._archive.reader.n - 1
-        return Paths(tuple(shown), len(inodes) - len(shown), not shown and not is_index)
-
-    def narrowed(self, record: int, error: FFRecordError) -> FFRecordError:
-        """Return the error of the first damaged block, if the record is a large file.
-
-        Readers of the file get that error too. For other records, return `error` itself.
-        """
-        archive = self._archive
-        if archive is None or self.problem is not None:
-            return error
-        inodes = self._inodes(record)[:1].tolist()
-        has_blocks = any(archive.index.block_checksums(inode) is not None for inode in inodes)
-        if not has_blocks or not isinstance(error, SampleChecksumError):
-            return error
-        try:
-            deque(archive.stream(inodes[0]), maxlen=0)
-        except SampleChecksumError as narrower:
-            return narrower
-        except FFRecordError:  # the file has become unreadable in the meantime
-            return error
-        return error
-
-    def _inodes(self, record: int) -> Ints:
-        """Return the inodes whose content is this record."""
-        inodes, records = self._by_record
-        first, last = records.searchsorted([record, record + 1]).tolist()
-        return inodes[first:last]
-
-    @cached_property
-    def _by_record(self) -> tuple[Ints, Ints]:
-        """All inodes sorted by their records, and these records."""
-        assert self._archive is not None
-        index = self._archive.index
-        records = index.records(np.arange(len(index)))
-        inodes = np.argsort(records, kind="stable")
-        return inodes, records[inodes]
 
 
 def _say(line: str) -> None:

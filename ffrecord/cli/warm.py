@@ -16,8 +16,8 @@ from ffrecord.archive.archive import Archive
 from ffrecord.archive.index.resolve import resolve
 from ffrecord.archive.names import json_facts, to_bytes
 from ffrecord.archive.walk import records_below
-from ffrecord.cli import datasets
 from ffrecord.cli.common import errors_naming, refuse_datasets, shows_progress
+from ffrecord.dataset import folders
 from ffrecord.disk import warming
 from ffrecord.disk.source import SourceSet
 from ffrecord.progress import bar
@@ -41,9 +41,9 @@ def run(options: argparse.Namespace) -> int:
 def _files(path: str) -> list[str]:
     """Return all record files of a path."""
     files: list[str] = []
-    for part in datasets.parts(path):
-        if datasets.is_dataset(part):
-            datasets.check(part)
+    for part in folders.parts(path):
+        if folders.is_dataset(part):
+            folders.check(part)
         files += paths(part)
     return files
 

@@ -5,7 +5,8 @@ docs/converting.md lists how data is converted, what is lost, and the bytes of t
 
 from __future__ import annotations
 
-from ffrecord.convert.conversion import ConversionReport, convert
+from ffrecord.convert.conversion import convert
 from ffrecord.convert.registry import FORMATS
+from ffrecord.convert.reports import ConversionReport
 
 __all__ = ["FORMATS", "ConversionReport", "convert"]

@@ -12,8 +12,9 @@ import os
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -29,8 +30,10 @@ from ffrecord.convert import field_types, registry
 from ffrecord.convert.formats import bag
 from ffrecord.convert.publish import publish_files, publish_folder
 from ffrecord.convert.registry import Format
+from ffrecord.convert.reports import ConversionReport
 from ffrecord.convert.reshape import reshape
 from ffrecord.convert.shapes import ConvertOptions, NamedFiles, Rows, Shape, Written
+from ffrecord.convert.sources import KINDS, SourceTask, convert_in_tasks
 from ffrecord.dataset.spec import SPEC_NAME
 from ffrecord.errors import (
     ConversionError,
@@ -42,6 +45,7 @@ from ffrecord.errors import (
     WriteFailedError,
 )
 from ffrecord.format import padding
+from ffrecord.format.index import INDEX_NAME
 from ffrecord.progress import bar, sending_bar
 from ffrecord.records.opening import refuse_remote_options, refuse_unfinished
 from ffrecord.remote.urls import is_remote, is_upath, is_url, shown
@@ -55,7 +59,7 @@ if TYPE_CHECKING:
 
 NEVER_REPLACED = "folders are never replaced; remove it or choose another target"
 DOING = "converting"  # part of the name of the hidden folder
-LAST = {"dataset": SPEC_NAME, "granular": SPEC_NAME}
+LAST = {"dataset": SPEC_NAME, "granular": SPEC_NAME, "packed": INDEX_NAME}
 """Formats of several files -> the file that is uploaded last, because it completes the others."""
 
 NOT_UPLOADED = {
@@ -64,26 +68,6 @@ NOT_UPLOADED = {
     "bag": "a bag of two files cannot appear in a store in one step; write the format bag-single",
 }
 """Formats that are not written to URLs -> the reason."""
-
-
-@dataclass(slots=True)
-class ConversionReport:
-    """Counts of a conversion."""
-
-    source_format: str
-    target_format: str
-    read: int
-    """Number of records, rows or files in the source. Folders are not counted."""
-    written: int
-    """Number of records, rows or files in the finished target."""
-    replaced: int = 0
-    """Number of files that a later file of the same name replaced."""
-    skipped: dict[str, int] = field(default_factory=dict)
-    """Number of things that the target cannot hold, by kind."""
-    source_contents: Counts | None = None
-    """If `read` counts files: the number of each kind, and of folders."""
-    target_contents: Counts | None = None
-    """If `written` counts files: the number of each kind, and of folders."""
 
 
 def convert(
@@ -100,6 +84,8 @@ def convert(
     align: int | None = None,
     force: bool = False,
     verbose: bool = False,
+    shard_per_source: bool = False,
+    executor: Executor | None = None,
     **remote: Unpack[RemoteOptions],
 ) -> ConversionReport:
     """Convert files of one format into another. An error leaves the target as it was.
@@ -119,10 +105,15 @@ def convert(
         types: The type of each field, by name, if files or records become rows.
         drop_names: Allow the conversion of files into records, which have no names.
         codec: The codec of RecordIO: none, snappy or gzip.
-        shard_size: Write a folder of tars of about this size, such as "1GB".
+        shard_size: Write a folder of tars of about this size, such as "1GB". If a folder becomes a
+            packed folder, write its shards, as `pack_folder` does.
         align: 512 aligns the files of a new packed folder, see `pack_folder`.
         force: Replace an existing file. A folder is never replaced.
         verbose: Show a progress bar.
+        shard_per_source: Write a folder with one shard for each source, in the order of the
+            sources. For records and datasets.
+        executor: A `concurrent.futures.Executor` that converts the sources at the same time, with
+            `shard_per_source`, or packs a folder, with `shard_size`.
         remote: Options for a target that is a URL, as for `FileReader`.
 
     Returns:
@@ -133,7 +124,7 @@ def convert(
     options = ConvertOptions(
         field, dict(types or {}), drop_names, codec,
         None if shard_size is None else parse_size(shard_size), align,
-        mtime_ns=max(map(_mtime_ns, paths)),
+        mtime_ns=max(map(_mtime_ns, paths)), executor=executor,
     )  # fmt: skip
     source = _source_format(paths, source_format)
     for name, text in options.types.items():
@@ -141,6 +132,14 @@ def convert(
     is_url_target = is_remote(dst, remote)
     name = shown(str(dst)) if is_url_target else os.fsdecode(dst)
     target = _target_format(name, source, target_format, options)
+    _check_executor(source, target, options, shard_per_source)
+    if shard_per_source:
+        if is_url_target:
+            raise UrlError(
+                f"{name}: the shards of several sources are not written to a URL; convert them to "
+                "a local folder, or one by one"
+            )
+        target = replace(target, is_folder=True)
     with ExitStack() as stack:
         upload = None
         if is_url_target:
@@ -154,14 +153,21 @@ def convert(
             # Even if the target exists: an earlier run may have been killed after naming it.
             remove_abandoned(path, DOING)
         check = partial(_check_target, name, path, target, paths, force)
-        job = _Job(paths, source, path, target, options, force, verbose, check)
-        report = job.run()
+        if shard_per_source:
+            check()
+            tasks = [SourceTask(each, source.name, target.name, options) for each in paths]
+            report = convert_in_tasks(tasks, path, executor, _convert_source, shown=verbose)
+            has_warned = False
+        else:
+            job = _Job(paths, source, path, target, options, force, verbose, check)
+            report = job.run()
+            report.skipped = dict(options.skipped)
+            has_warned = job.shortcut is _pack  # pack_folder has warned already
         if upload is not None:
             with sending_bar(shown=verbose) as tell:
-                upload.upload(LAST.get(target.name), tell)
-    report.skipped = dict(options.skipped)
-    if options.skipped and job.shortcut is not _pack:  # pack_folder has warned already
-        what = f"{shown(paths[0])}: not converted: {listed(options.skipped)}"
+                upload.upload(LAST.get(target.name) if target.is_folder else None, tell)
+    if report.skipped and not has_warned:
+        what = f"{shown(paths[0])}: not converted: {listed(report.skipped)}"
         warnings.warn(what, SkippedWarning, stacklevel=2)
     return report
 
@@ -175,6 +181,31 @@ def _upload_target(
     if target.name in NOT_UPLOADED:
         raise UrlError(f"{name}: {NOT_UPLOADED[target.name]}")
     return Target(dst, remote, is_folder=target.is_folder, new=not force)
+
+
+def _convert_source(task: SourceTask, path: str) -> ConversionReport:
+    """Convert one source to a new file or folder at `path`. Runs in a worker."""
+    source, target = registry.named(task.source_format), registry.named(task.target_format)
+    job = _Job([task.path], source, path, target, task.options, False, False, lambda: None)
+    report = job.run()
+    report.skipped = dict(task.options.skipped)
+    return report
+
+
+def _check_executor(
+    source: Format, target: Format, options: ConvertOptions, shard_per_source: bool
+) -> None:
+    """Raise an error if there is nothing that several workers could do."""
+    if shard_per_source and target.name not in KINDS:
+        message = " is for records and datasets, and the target has the format "
+        how = "shard_per_source", "--shard-per-source"
+        raise ConversionError(Advised("", *how, f"{message}{target.name}; leave it out"))
+    packs = (source.name, target.name) == ("folder", "packed") and options.shard_size is not None
+    if options.executor is not None and not (shard_per_source or packs):
+        raise ConversionError(
+            "executor needs shard_per_source=True, or a folder that is packed with shard_size; "
+            "otherwise one process writes the target, so leave it out"
+        )
 
 
 def _source_paths(src: Path | Sequence[Path]) -> list[str]:
@@ -224,9 +255,11 @@ def _readable(source: Format, paths: list[str]) -> Format:
 def _target_format(dst: str, source: Format, name: str | None, options: ConvertOptions) -> Format:
     shape = source.shape if options.field is None else Rows
     target = registry.find_target(dst, shape) if name is None else registry.named(name)
-    if options.shard_size is not None and target.name != "tar":
+    packs = (source.name, target.name) == ("folder", "packed")
+    if options.shard_size is not None and target.name != "tar" and not packs:
         size = "shard_size", "--shard-size"
-        message = f" is for tar only, and {dst} has the format {target.name}; leave it out"
+        message = f" is for tar and for packing a folder, and {dst} has the format {target.name}; "
+        message += "leave it out"
         raise ConversionError(Advised("", *size, message))
     if options.align is not None and target.name != "packed":
         message = f" is for packed folders only, and {dst} has the format {target.name}; "
@@ -446,7 +479,10 @@ def _chained(
 
 def _pack(path: str, staged: str, verbose: bool, options: ConvertOptions) -> Counts:
     with packing_bar(shown=verbose) as progress:
-        report = pack_folder(path, staged, progress=progress, align=options.align)
+        report = pack_folder(
+            path, staged, progress=progress, align=options.align, shard_size=options.shard_size,
+            executor=options.executor,
+        )  # fmt: skip
     options.skipped.update(report.skipped)
     return Counts(report.files, report.folders, report.symlinks, report.hard_links, report.bytes)
 

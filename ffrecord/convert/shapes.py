@@ -11,6 +11,7 @@ import dataclasses
 import stat
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeAlias
 
@@ -136,6 +137,8 @@ class ConvertOptions:
     """Time of files made of records or rows: the source's, so that the output is reproducible."""
     skipped: Counter[str] = dataclasses.field(default_factory=Counter)
     """Number of things left out, by kind. Formats and shapes add to it."""
+    executor: Executor | None = None
+    """Runs the tasks of a conversion that has several."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,6 +65,12 @@ class RecordFiles:
         """Return the stored checksum of a file's header, or 0 if it has none."""
         return self._table.header_crcs[file]
 
+    def record_sizes(self, file: int, count: int) -> Ints:
+        """Return the sizes of the first `count` records of a file."""
+        records = int(self._table.first[file]) + np.arange(count)
+        batch = self._table.batch(records)
+        return batch.end - batch.begin
+
     def begin(self, file: Ints, record: Ints, *, ahead: bool) -> Collect:
         """Start to read records as one batch; return a function that waits for them.
 

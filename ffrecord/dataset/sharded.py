@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
     from ffrecord.remote.options import RemoteOptions
 
+SHARDLEN = 10_000  # datapoints per shard, by default
 AT_ONCE = 64  # shards that are opened over the network at once
 
 # Only the writer's spelling of a number: with others, two folders could be the same shard.
@@ -74,7 +75,7 @@ class ShardedDatasetWriter(Finishing):
         directory: Path,
         spec: Mapping[str, str] | None = None,
         encoders: Mapping[str, Encoder] = codecs.encoders,
-        shardlen: int = 10_000,
+        shardlen: int = SHARDLEN,
         shardstart: int = 0,
         shardstep: int = 1,
         *,

@@ -121,7 +121,7 @@ class DatasetWriter(Finishing):
     def _begin(self, spec: Mapping[str, str] | None, encoders: Mapping[str, Encoder]) -> None:
         if spec is None:
             raise SpecError(f"{self.directory}: a new dataset needs a spec; pass spec")
-        self._spec = _check(spec, encoders)
+        self._spec = encodable(spec, encoders)
         check = partial(check_new_folder, self._local, "a dataset needs a")
         self._folder = NewFolder(self._local, "writing", check)
         for name, text in self._spec.items():
@@ -133,7 +133,7 @@ class DatasetWriter(Finishing):
         self._spec = load(self.directory).spec
         if spec is not None:
             require_same(self.directory, self._spec, spec)
-        _check(self._spec, encoders)
+        encodable(self._spec, encoders)
         replaced = {SPEC_NAME, *map(file_name, self._spec)}
         self._folder = GrownFolder(self.directory, "writing", replaced)
         # Read the dataset under the lock: no other writer can change it now.
@@ -365,7 +365,7 @@ def is_new(directory: str) -> bool:
             os.close(fd)
 
 
-def _check(given: Mapping[str, str], encoders: Mapping[str, Encoder]) -> dict[str, str]:
+def encodable(given: Mapping[str, str], encoders: Mapping[str, Encoder]) -> dict[str, str]:
     """Return the spec if all its types can be encoded; otherwise raise SpecError."""
     checked = check_spec(given)
     for name, text in checked.items():

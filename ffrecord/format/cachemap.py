@@ -99,12 +99,10 @@ def parse(raw: bytes) -> MapHeader:
         NotAMapError: it is another file, or a map that a newer version of this package made.
         DamagedMapError: it is a map, but damaged or too short.
     """
+    if not any(raw[: len(MAGIC)]) or (MAGIC.startswith(raw[:8]) and len(raw) < ENTRIES_AT):
+        raise DamagedMapError("the header is empty or too short")  # as a power cut may leave it
     if raw[: len(MAGIC)] != MAGIC:
-        if len(raw) < len(MAGIC):
-            raise DamagedMapError("the header is too short")
         raise NotAMapError("it is not a file of the cache")
-    if len(raw) < ENTRIES_AT:
-        raise DamagedMapError("the header is too short")
     _, version, block, size, seed, length = _PREFIX.unpack_from(raw)
     if version != VERSION:
         raise NotAMapError(f"its format has version {version}; only {VERSION} is known here")

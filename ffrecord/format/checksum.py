@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from isal import isal_zlib
 
+from ffrecord import processors
 from ffrecord.aliases import Bytes
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def crc32_many(buffers: Sequence[Bytes]) -> list[int]:
 def crc32_many_shared(buffers: Sequence[Bytes]) -> list[int]:
     """Return the CRC-32 of each buffer, computed on two cores if that is faster."""
     total = sum(map(len, buffers))
-    if total < max(SHARE_TOTAL, SHARE_RECORD * len(buffers)) or len(os.sched_getaffinity(0)) < 2:
+    if total < max(SHARE_TOTAL, SHARE_RECORD * len(buffers)) or processors.available() < 2:
         return crc32_many(buffers)
     half = len(buffers) // 2
     try:

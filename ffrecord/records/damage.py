@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
+from ffrecord import processors
 from ffrecord.errors import FFRecordError
 from ffrecord.progress import bar
 from ffrecord.records.reader import STEP_BYTES, STEP_RECORDS, FileReader
@@ -16,12 +16,16 @@ Damage: TypeAlias = "tuple[int, FFRecordError]"
 """The number of a record, and the error that reading it raises."""
 
 
-def find_damage(reader: FileReader, shown: bool | None) -> Iterator[Damage]:
+def find_damage(
+    reader: FileReader, shown: bool | None, advance: Callable[[int], None] | None = None
+) -> Iterator[Damage]:
     """Yield the damaged records, in order. Draw a progress bar if `shown`, see `progress.bar`.
+
+    `advance` is called with the number of records that were checked since the last call.
 
     Threads use all cores, because checksums release the GIL.
     """
-    cores = len(os.sched_getaffinity(0))
+    cores = processors.available()
     waiting: deque[tuple[int, Future[list[Damage]]]] = deque()
     with (
         ThreadPoolExecutor(cores) as pool,
@@ -31,13 +35,15 @@ def find_damage(reader: FileReader, shown: bool | None) -> Iterator[Damage]:
             damaged = pool.submit(reader.find_damaged, records.start, records.stop)
             waiting.append((len(records), damaged))
             while len(waiting) > 2 * cores:
-                yield from _next(waiting, drawn)
+                yield from _next(waiting, advance or drawn.update)
         while waiting:
-            yield from _next(waiting, drawn)
+            yield from _next(waiting, advance or drawn.update)
 
 
-def _next(waiting: deque[tuple[int, Future[list[Damage]]]], drawn: Any) -> list[Damage]:
+def _next(
+    waiting: deque[tuple[int, Future[list[Damage]]]], advance: Callable[[int], None]
+) -> list[Damage]:
     count, future = waiting.popleft()
     damage = future.result()
-    drawn.update(count)
+    advance(count)
     return damage

@@ -7,7 +7,7 @@ import multiprocessing
 import os
 import warnings
 from collections.abc import Callable, Iterator
-from concurrent.futures import Executor, Future, ProcessPoolExecutor, as_completed
+from concurrent.futures import Executor, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from functools import partial
@@ -20,6 +20,7 @@ from ffrecord.atomic.folder import NewFolder, check_new_folder
 from ffrecord.disk.libc import die_with_parent
 from ffrecord.errors import FFRecordError
 from ffrecord.format.records import part_name
+from ffrecord.plan.executors import wait
 from ffrecord.progress import bar, sending_bar
 from ffrecord.records.opening import refuse_remote_options
 from ffrecord.records.writer import FileWriter
@@ -215,28 +216,14 @@ def _write_all(
 ) -> None:
     if executor is not None:
         futures = [executor.submit(_write, dataset, part, verbose) for part in parts]
-        _wait(futures)
+        wait(futures)
         return
     workers = min(max_workers or MOST_WORKERS, len(parts))
     has_server = multiprocessing.get_start_method() == "forkserver"
     # Forked workers inherit the arguments of the initializer, so the dataset is not pickled.
     adopted = (dataset, None if has_server else os.getpid())
     with ProcessPoolExecutor(workers, initializer=_adopt, initargs=adopted) as pool:
-        _wait([pool.submit(_write_adopted, part, verbose) for part in parts])
-
-
-def _wait(futures: list[Future[None]]) -> None:
-    """Wait for all futures. After the first error, cancel the rest, wait for the end, and raise."""
-    try:
-        for future in as_completed(futures):
-            future.result()
-    except BaseException:
-        for future in futures:
-            future.cancel()
-        for future in futures:
-            if not future.cancelled():
-                future.exception()
-        raise
+        wait([pool.submit(_write_adopted, part, verbose) for part in parts])
 
 
 _dataset: Indexable | None = None

@@ -51,6 +51,8 @@ class Options:
     deadline: float = DEADLINE
     cache: str | None = None
     cache_size: int | None = None
+    cache_is_given: bool = False
+    """True if the caller named the folder of the cache, False if the environment did."""
 
 
 def checked(given: RemoteOptions) -> Options:
@@ -74,7 +76,7 @@ def checked(given: RemoteOptions) -> Options:
         )
     return Options(
         dict(storage_options), given.get("store"), given.get("fs"), requests, deadline,
-        *_cache(given.get("cache"), given.get("cache_size")),
+        *_cache(given.get("cache"), given.get("cache_size")), given.get("cache") is not None,
     )  # fmt: skip
 
 

@@ -27,7 +27,7 @@ from ffrecord.remote import loop, sending
 from ffrecord.remote.answers import Place
 from ffrecord.remote.files import Access
 from ffrecord.remote.link import Link
-from ffrecord.remote.options import checked
+from ffrecord.remote.options import CACHE, checked
 from ffrecord.remote.trouble import Trouble, error_for
 
 FOLDER = "uploads"  # in the cache folder
@@ -41,7 +41,7 @@ LARGEST = 64 << 20  # bytes of a record; that of 100,000 shards has 10 MB
 
 def default_folder() -> str:
     """Return the cache folder: `FFRECORD_CACHE`, or `ffrecord` in the user's cache folder."""
-    chosen = os.environ.get("FFRECORD_CACHE")
+    chosen = os.environ.get(CACHE)
     if chosen:
         return os.path.abspath(chosen)
     top = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
@@ -106,7 +106,8 @@ def _create(name: str) -> tuple[int, str]:
         return tempfile.mkstemp(SUFFIX, "", folder)  # mode 0600
     except OSError as error:
         what = f"{error.strerror}: no note of the upload of {name} can be made in this folder, "
-        what += "and it is needed to tidy up after a crash; set FFRECORD_CACHE to another folder"
+        variable = CACHE if os.environ.get(CACHE) else "XDG_CACHE_HOME"
+        what += f"and it is needed to tidy up after a crash; set {variable} to another folder"
         raise OSError(error.errno, what, folder) from error
 
 

@@ -26,6 +26,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from ffrecord import processors
 from ffrecord.disk.libc import die_with_parent
 from ffrecord_fuse.errors import MountError
 from ffrecord_fuse.filesystem import Filesystem
@@ -51,7 +52,7 @@ _CRASHED = 70  # exit code of a worker that failed
 
 def default_workers() -> int:
     """Return half the number of cores, at most 4: the clients need cores too."""
-    return max(1, min(MOST_WORKERS, len(os.sched_getaffinity(0)) // 2))
+    return max(1, min(MOST_WORKERS, processors.available() // 2))
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,8 @@ import struct
 import time
 from typing import Protocol
 
+from ffrecord import processors
+
 DEFAULT_SPIN = 500
 """Microseconds."""
 
@@ -59,7 +61,7 @@ class Inbox:
         self._anything.register(eventfd, select.EPOLLIN)
         self._eventfd = eventfd
         # On a single core, spinning would keep the client from running.
-        self._spin = spin if len(os.sched_getaffinity(0)) > 1 else 0.0
+        self._spin = spin if processors.available() > 1 else 0.0
         self._worth = MOST_WORTH
         self._in_a_row = 0
         self._idling = idling
@@ -146,6 +148,7 @@ class Idling:
     """
 
     def __init__(self, idle: str | None = None) -> None:
+        # All cores of the machine: the setting affects every one of them.
         self._may_poll = (os.cpu_count() or 1) <= FEW if idle is None else idle == "poll"
         self._fd = -1
 

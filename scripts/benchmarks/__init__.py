@@ -38,5 +38,6 @@ Benchmarks also use these modules:
                  files), loader_archives (their files); mounters, packers, peers
     dataset      dataset_samples (the stored samples), dataset_peers (one class per contestant)
     profile      where a read's time goes (`profile_read`)
+    view         folder_archives, loader_archives (their archives)
     compare      compare_checkouts (the tree before); the data of read, mount, folder and loader
 """

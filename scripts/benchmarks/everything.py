@@ -1,4 +1,4 @@
-"""Run all benchmarks except disks, remote and compare, and write the tables of the documentation.
+"""Run all benchmarks except disks, remote, compare and view, and write the tables of the docs.
 
 Data that exists from an earlier run is used again.
 """
@@ -22,6 +22,7 @@ from . import (
     read,
     remote,
     rounds,
+    view,
 )
 from .benchmark import OUTPUTS, Benchmark, add_common_options, outputs
 
@@ -31,9 +32,9 @@ if TYPE_CHECKING:
 BENCHMARKS = tuple(
     module.BENCHMARK for module in (read, pack, folder, mount, loader, dataset, profile_read)
 )
-APART = (disks.BENCHMARK, remote.BENCHMARK, compare.BENCHMARK)
+APART = (disks.BENCHMARK, remote.BENCHMARK, compare.BENCHMARK, view.BENCHMARK)
 """Benchmarks that `all` leaves out: one changes the machine's settings, one has so many peers that
-`all` would take much longer, and one needs arguments."""
+`all` would take much longer, one needs arguments, and one needs a browser."""
 REPEATS = 3
 """Repeats that fit into half an hour on two cores. Odd, so that a median is a measurement."""
 QUICK_REPEATS = 1
@@ -45,7 +46,7 @@ def add_commands(commands: Commands) -> None:
         benchmark.add_command(commands)
     parser = commands.add_parser(
         "all",
-        help="run all benchmarks except disks, remote and compare, then pages",
+        help="run all benchmarks except disks, remote, compare and view, then pages",
         description=__doc__,
     )
     add_common_options(parser, "small amounts, 1 repeat: shows only that everything works")

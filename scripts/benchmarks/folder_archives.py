@@ -78,7 +78,8 @@ class FolderArchive:
         return f"n{folder:08d}"
 
     def _file_name(self, folder: int, number: int) -> str:
-        return f"n{folder:08d}_{number:05d}.JPEG"
+        digits = max(5, len(str(self.per_folder - 1)))  # names must sort like their numbers
+        return f"n{folder:08d}_{number:0{digits}d}.JPEG"
 
 
 def create(root: str, folders: int, per_folder: int) -> None:

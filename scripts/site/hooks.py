@@ -17,7 +17,10 @@ from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parents[2]
 ERRORS = ("ffrecord.errors", "ffrecord_fuse.errors")
-MODULES = ("ffrecord", "ffrecord.torch", "ffrecord.convert", "ffrecord.fsspec", "ffrecord_fuse")
+MODULES = (
+    "ffrecord", "ffrecord.torch", "ffrecord.convert", "ffrecord.fsspec", "ffrecord.view",
+    "ffrecord_fuse",
+)  # fmt: skip
 
 LINK = re.compile(r"(?<!!)\[([^\]]+)\]\(([^)#\s]+)(#[^)\s]*)?\)")
 PAGE_OF = {"README.md": "index.md", "CHANGELOG.md": "changelog.md"}

@@ -416,7 +416,7 @@ def test_shards_hold_as_many_files_as_fit(size: int | str, due: list[int], tmp_p
 def test_too_many_shards_are_refused_before_anything_is_written(
     small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ffrecord.archive.pack.MOST_SHARDS", 3)
+    monkeypatch.setattr("ffrecord.archive.packer.MOST_SHARDS", 3)
     with pytest.raises(ValueError, match="shard_size"):
         pack_folder(small, tmp_path / "shards", shard_size=1)
     assert os.listdir(tmp_path) == ["small"]

@@ -165,8 +165,8 @@ def test_a_target_that_another_writer_has_just_finished_is_refused_before_any_wo
                 assert process.returncode == 0
             return hidden(*arguments)
 
-        hidden = atomic_folder._make
-        monkeypatch.setattr(atomic_folder, "_make", let_the_other_end)
+        hidden = atomic_folder.make_hidden
+        monkeypatch.setattr(atomic_folder, "make_hidden", let_the_other_end)
         monkeypatch.setattr("ffrecord.convert.conversion.remove_abandoned", lambda *_: None)
         forbid_work(maker, monkeypatch)
         with pytest.raises(FileExistsError, match="already exists"):

@@ -46,6 +46,7 @@ PRINTING = [
     "ffrecord warm a.ffr d",
     "ffrecord warm --json r.ffr",
     "ffrecord cache ls --cache {}",
+    "ffrecord view a.ffr",
     "ffrecord completion bash",
     "ffrecord completion fish",
 ]

@@ -148,7 +148,7 @@ def test_an_interrupted_pack_reports_the_interrupt(
 def test_too_many_shards_give_one_line(
     ffrecord: Command, tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ffrecord.archive.pack.MOST_SHARDS", 2)
+    monkeypatch.setattr("ffrecord.archive.packer.MOST_SHARDS", 2)
     result = ffrecord("pack", tree, tmp_path / "o", "--shard-size", "1B")
     assert result.code != 0
     assert "shard" in result.error

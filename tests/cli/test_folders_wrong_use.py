@@ -28,6 +28,17 @@ WRONG_WORDS = [
     ["pack", "{tree}", "{new}", "--align"],
     ["pack", "{tree}", "{new}", "--align", "none"],
     ["pack", "{tree}", "{new}", "--exclude"],
+    ["pack", "{tree}", "{new}", "--plan", "{new}"],  # without --shard-size
+    ["pack", "{tree}", "{new}", "--task", "0", "{new}"],
+    ["pack", "{tree}", "--commit", "{new}"],
+    ["pack", "--plan", "{new}", "--shard-size", "1MB"],
+    ["pack", "--task"],
+    ["pack", "--task", "{new}"],  # neither K nor SLURM_ARRAY_TASK_ID
+    ["pack", "--task", "-1", "{new}"],
+    ["pack", "--task", "1/0", "{new}"],
+    ["pack", "--task", "x", "{new}"],
+    ["pack", "--task", "1", "2", "{new}"],
+    ["pack", "--commit", "{new}", "--status", "{new}"],
     ["ls"],
     ["ls", "{archive}", "-x"],
     ["cat"],

@@ -6,8 +6,10 @@ import argparse
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,7 +27,9 @@ from ffrecord.version import __version__
 from ffrecord_fuse import cli as fuse_cli
 from tests.docs.pages import ROOT
 from tests.fuse.mounted import mounting
+from tests.remote.servers import moto
 from tests.support import archives, handmade, trees
+from tests.support.patience import PATIENCE
 
 HEAVY = {
     "numpy",
@@ -83,16 +87,31 @@ def place(tmp_path: Path) -> Iterator[Path]:
         yield tmp_path
 
 
+@pytest.fixture
+def bucket() -> Iterator[dict[str, str]]:
+    """Run an S3 server with an empty bucket; yield the variables that lead to it."""
+    with moto({}) as url:
+        asked = urllib.request.Request(f"{url}/bucket", method="PUT")
+        urllib.request.urlopen(asked, timeout=PATIENCE).close()
+        yield {
+            "AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret",
+            "AWS_ENDPOINT_URL": url, "AWS_REGION": "us-east-1",
+        }  # fmt: skip
+
+
 def test_every_example_works_as_it_is_printed(
-    place: Path, capsys: pytest.CaptureFixture[str]
+    place: Path, bucket: dict[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    environment = {**programs(place / "bin"), "HOME": str(place)}
+    environment = {**programs(place / "bin"), **bucket, "HOME": str(place)}
     for command in COMMANDS:
         examples = examples_of(shown(capsys, command))
         assert examples == list(COMMANDS[command].examples)
         if command in ("mount", "umount") and (mounting.why_not() or os.geteuid() != 0):
             continue
         for line in examples:
+            if command == "view":
+                shown_until_interrupted(line, place, environment)
+                continue
             done = subprocess.run(
                 ["bash", "-o", "pipefail", "-c", line], cwd=place, env=environment,
                 stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
@@ -103,6 +122,20 @@ def test_every_example_works_as_it_is_printed(
     assert (place / "0007.jpg").read_bytes() == trees.content(1007)
     assert json.loads((place / "report.json").read_text())["ok"]
     assert b"a.tmp" not in (place / "clean.ffr").read_bytes()
+
+
+def shown_until_interrupted(line: str, place: Path, environment: dict[str, str]) -> None:
+    """Run `ffrecord view`, which serves a page until Ctrl-C."""
+    with subprocess.Popen(
+        ["bash", "-c", line], cwd=place, env={**environment, "BROWSER": "true"},
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, start_new_session=True,
+    ) as running:  # fmt: skip
+        assert running.stdout is not None
+        try:
+            assert running.stdout.readline().startswith("http://127.0.0.1:"), line
+        finally:
+            os.killpg(running.pid, signal.SIGINT)
+        assert running.wait(PATIENCE) == 0, line
 
 
 def test_every_command_and_every_option_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
@@ -143,9 +176,10 @@ def test_versions_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
 def test_the_help_of_ffrecord_fuse_has_examples(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         fuse_cli.main(["--help"])
-    first, second = examples_of(capsys.readouterr().out)
+    first, second, third = examples_of(capsys.readouterr().out)
     assert first.startswith("ffrecord-fuse photos.ffr ")
     assert second.startswith("mount -t fuse.ffrecord-fuse photos.ffr ")
+    assert third.startswith("ffrecord-fuse s3://")
 
 
 @pytest.mark.parametrize(

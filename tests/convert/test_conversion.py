@@ -142,7 +142,10 @@ def test_undetected_and_unknown_formats_are_errors(ours: Path, tmp_path: Path) -
         ({"src": ours, "dst": tmp_path / "x.zip"}, "target_format"),
         ({"src": ours, "dst": tmp_path / "x", "target_format": "zip"}, "unknown format 'zip'"),
         ({"src": ours, "dst": tmp_path / "x", "source_format": "zip"}, "unknown format 'zip'"),
-        ({"src": ours, "dst": tmp_path / "x.bag", "shard_size": 10}, "shard_size is for tar only"),
+        (
+            {"src": ours, "dst": tmp_path / "x.bag", "shard_size": 10},
+            "shard_size is for tar and for packing a folder",
+        ),
         ({"src": ours, "dst": tmp_path / "x.ffr", "align": 512}, "align is for packed folders"),
     ):
         with pytest.raises(ConversionError, match=why):

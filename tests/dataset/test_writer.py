@@ -450,7 +450,7 @@ def test_write_dataset_without_datapoints_needs_a_spec(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="needs a spec"):
         write_dataset(tmp_path / "new", [])
     with pytest.raises(SpecError, match="the datapoint has type int; it must be a dict"):
-        write_dataset(tmp_path / "new", [5])  # type: ignore[list-item]
+        write_dataset(tmp_path / "new", [5])
     with pytest.raises(SpecError, match="'words' is empty in the first datapoint"):
         write_dataset(tmp_path / "new", [{"words": []}])
     assert os.listdir(tmp_path) == []

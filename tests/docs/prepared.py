@@ -30,6 +30,11 @@ def _photos(place: Path) -> None:
         (folder / f"{i:04}.jpg").write_bytes(bytes([i]) * 1000)
 
 
+def _packed_photos(place: Path) -> None:
+    _photos(place)
+    archives.pack(place / "photos", place / "photos.ffr")
+
+
 def _other_formats(place: Path) -> None:
     for shard in range(2):
         _samples(place / f"shard-00{shard}.tar", range(5 * shard, 5 * shard + 5))
@@ -59,8 +64,7 @@ def _h5record(place: Path) -> None:
 @contextlib.contextmanager
 def _bucket(place: Path) -> Iterator[dict[str, str]]:
     """Run an S3 server with the files of the page; yield the variables that lead to it."""
-    _photos(place)
-    archives.pack(place / "photos", place / "photos.ffr")
+    _packed_photos(place)
     handmade.write_records(place / "train.ffr", handmade.random_records([100] * 1000))
     spec = {"number": "int"}
     with (
@@ -94,6 +98,8 @@ SERVE: dict[str, Callable[[Path], contextlib.AbstractContextManager[dict[str, st
 PREPARE: dict[str, Callable[[Path], None]] = {
     "README.md": _photos,
     "docs/mount.md": _photos,
+    "docs/cluster.md": _photos,
     "docs/converting.md": _other_formats,
     "docs/migrating.md": _h5record,
+    "docs/view.md": _packed_photos,
 }

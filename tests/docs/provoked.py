@@ -31,6 +31,7 @@ import fsspec
 
 import ffrecord
 from ffrecord import DatasetReader, DatasetWriter, FileReader, FileWriter, cli, decoders, encoders
+from ffrecord.archive.pack import plan_pack
 from ffrecord.command import run_command
 from ffrecord.convert import convert
 from ffrecord.dataset import optional
@@ -487,6 +488,13 @@ def _replaced_loader() -> Example:
     ours = DataLoader(_bytes_dataset(), batch_size=2)
     theirs = TorchDataLoader(ours.dataset, batch_size=2, collate_fn=ours.collate_fn)
     return _warning(lambda: list(theirs))
+
+
+@_raises("PlanError")
+def _plan() -> Example:
+    trees.plain_tree(Path("photos"), {"a": b"1", "b": b"2"})
+    plan_pack("photos", "shards", 1).save("plan.json")
+    return _command("pack", "--commit", "plan.json")
 
 
 # ---- converting --------------------------------------------------------------------------------

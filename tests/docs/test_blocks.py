@@ -34,7 +34,7 @@ PROJECT = (ROOT / "pyproject.toml").read_text()
 TEXT = ("", "text")
 CHECKED = ("console", "fstab", "ini")
 SECONDS = PATIENCE  # longer than any block takes: only a block that hangs fails
-SYSTEM = ("apt", "docker", "modprobe", "mount", "podman", "python3", "source")
+SYSTEM = ("apt", "docker", "modprobe", "mount", "podman", "python3", "sbatch", "source")
 """Commands of `console` blocks that other projects provide."""
 
 

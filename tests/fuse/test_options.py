@@ -52,6 +52,8 @@ def test_an_empty_string_gives_the_defaults() -> None:
         ("memory=0", Options(memory=0)),
         ("memory=8GB", Options(memory=8 * 10**9)),
         ("idle=halt", Options(idle="halt")),
+        ("requests=1,deadline=0.25", Options(requests=1, deadline=0.25)),
+        (r"cache=a\,b,cache_size=2GB", Options(cache="a,b", cache_size=2 * 10**9)),
         ("log=/var/log/a b", Options(log="/var/log/a b")),
         ("log=a=b", Options(log="a=b")),
         (r"log=a\,b", Options(log="a,b")),
@@ -173,6 +175,12 @@ def test_a_switch_with_a_value_is_refused(name: str) -> None:
         ("spin=0.5", "a number from 0 to 1000000"),
         ("idle=sleep", "one of poll, halt"),
         ("memory=much", "a size such as 8GB, or 0"),
+        ("cache_size=much", "a size such as 100GB"),
+        ("requests=0", "a number from 1 to 4096"),
+        *(
+            (f"deadline={value}", "a number of seconds up to 86400, such as 30 or 0.5")
+            for value in ("0", "-1", "1e3", "nan", "86401", "٣", ".5", "1.")
+        ),
         ("backend=libfuse", "one of native, fusepy"),
         ("log=a\0b", "a file name without a NUL character"),
     ],

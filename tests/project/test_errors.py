@@ -78,7 +78,7 @@ def read_all(path: Path, mode: str = "auto") -> list[bytes]:
 
 def test_ffrecord_error_is_a_runtime_error_and_the_parent_of_all() -> None:
     assert issubclass(FFRecordError, RuntimeError)
-    assert len(CLASSES) == 31
+    assert len(CLASSES) == 32
     codes = [cls.exit_code for cls in CLASSES]
     assert len(set(codes)) == len(codes)
     assert 0 not in codes

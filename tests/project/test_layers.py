@@ -16,15 +16,17 @@ ROOT = Path(__file__).parents[2]
 
 # From the bottom up. Rooms on one line are on the same layer and do not import each other.
 LAYERS = """
+ffrecord.processors
 ffrecord.aliases ffrecord.errors ffrecord.progress ffrecord.terminal ffrecord.text ffrecord.version
 ffrecord.command
 ffrecord.format
 ffrecord.disk
 ffrecord.atomic
 ffrecord.remote
+ffrecord.plan
 ffrecord.records
 ffrecord.archive ffrecord.dataset
-ffrecord.torch ffrecord.convert ffrecord.fsspec
+ffrecord.torch ffrecord.convert ffrecord.fsspec ffrecord.view
 ffrecord_fuse.errors
 ffrecord_fuse.mounting
 ffrecord_fuse.filesystem

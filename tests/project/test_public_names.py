@@ -25,7 +25,8 @@ import pytest
 STORED = Path(__file__).with_name("public_names.txt")
 MODULES = (
     "ffrecord", "ffrecord.convert", "ffrecord.dataset", "ffrecord.errors", "ffrecord.fileio",
-    "ffrecord.fsspec", "ffrecord.package", "ffrecord.torch", "ffrecord.utils", "ffrecord_fuse",
+    "ffrecord.fsspec", "ffrecord.package", "ffrecord.torch", "ffrecord.utils", "ffrecord.view",
+    "ffrecord_fuse",
 )  # fmt: skip
 PLAIN = (bool, int, float, str, bytes, type(None))
 SPECIAL = (

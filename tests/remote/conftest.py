@@ -42,9 +42,9 @@ def running_proxy(site: Site) -> Iterator[Proxy]:
 @pytest.fixture
 def through(running_proxy: Proxy) -> Iterator[Proxy]:
     """Yield the proxy, without faults and with no requests counted."""
-    running_proxy.reset()
+    running_proxy.renew()
     yield running_proxy
-    running_proxy.reset()
+    running_proxy.renew()
 
 
 @pytest.fixture(scope="session")

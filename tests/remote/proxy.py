@@ -38,7 +38,7 @@ REPEATED = ("429", "500", "503", "reset", "short", "long", "lie", "shift", "garb
 class Proxy:
     """The requests so far, and the faults to make.
 
-    The URL changes with every `reset`. So a late request of an earlier client, which a server may
+    The URL changes with every `renew`. So a late request of an earlier client, which a server may
     get even after the client gave it up, is neither counted nor answered.
     """
 
@@ -64,8 +64,12 @@ class Proxy:
     def prefix(self) -> str:
         return f"/turn-{self.turn}"
 
-    def reset(self) -> None:
+    def renew(self) -> None:
+        """Forget the clients so far."""
         self.turn += 1
+        self.reset()
+
+    def reset(self) -> None:
         self.requests.clear()
         self.gates.clear()
         self.fault, self.delay, self.most = (lambda request: None), 0.0, 0

@@ -69,11 +69,11 @@ def running() -> Iterator[tuple[str, Proxy]]:
 def through(running: tuple[str, Proxy]) -> Iterator[Proxy]:
     """Yield the proxy in front of an empty bucket."""
     url, between = running
-    between.reset()
+    between.renew()
     for key in keys(url):
         obstore.delete(bucket(url), key)
     yield between
-    between.reset()
+    between.renew()
     assert not pending(url), "parts are left"
 
 
@@ -91,7 +91,8 @@ def state(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
     (tmp_path / "staging").mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "staging"))
     monkeypatch.setenv("TMPDIR", str(tmp_path / "staging"))
-    monkeypatch.setenv("FFRECORD_CACHE", str(tmp_path / "state"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "state"))
+    monkeypatch.delenv("FFRECORD_CACHE", raising=False)
     yield tmp_path
     assert not os.listdir(tmp_path / "staging")
     assert not uploads.leftovers()
@@ -343,12 +344,13 @@ def test_options_for_urls_are_refused_for_local_targets(tmp_path: Path) -> None:
             write()
 
 
+@pytest.mark.parametrize("variable", ["FFRECORD_CACHE", "XDG_CACHE_HOME"])
 def test_the_note_of_an_upload_needs_a_folder(
-    through: Proxy, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    through: Proxy, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, variable: str
 ) -> None:
     (tmp_path / "file").touch()
-    monkeypatch.setenv("FFRECORD_CACHE", str(tmp_path / "file"))
-    with pytest.raises(OSError, match="set FFRECORD_CACHE to another folder"):
+    monkeypatch.setenv(variable, str(tmp_path / "file"))
+    with pytest.raises(OSError, match=f"set {variable} to another folder"):
         FileWriter("s3://bucket/a.ffr", **options(through))
 
 
@@ -567,7 +569,7 @@ def test_a_killed_upload_is_invisible_and_is_aborted_later(
     assert "dir/k ä.ffr" not in keys(server)
     assert "shards/index.ffr" not in keys(server)
     assert pending(server) or step == "index.ffr"
-    [left] = uploads.leftovers(str(tmp_path / "state"))
+    [left] = uploads.leftovers(str(tmp_path / "state/ffrecord"))
     assert left.name.startswith("s3://bucket/")
     assert left.size > 0
     assert stat.S_IMODE(os.stat(left.path).st_mode) == 0o600
@@ -604,7 +606,7 @@ def test_abort_uses_the_options_that_it_gets_and_keeps_the_record_of_a_failure(
 
 
 def test_a_record_that_is_not_whole_is_removed_without_harm(state: Path) -> None:
-    folder = state / "state" / uploads.FOLDER
+    folder = state / "state/ffrecord" / uploads.FOLDER
     folder.mkdir(parents=True)
     for name, text in (("a", b""), ("b", b'{"version": 1, "name": "x"'), ("c", b"\xff\n{}\n")):
         (folder / f"{name}{uploads.SUFFIX}").write_bytes(text)

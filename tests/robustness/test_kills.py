@@ -1,4 +1,4 @@
-"""Kill append, resume and salvage at many moments.
+"""Kill append, resume, salvage and the commit of a plan at many moments.
 
 After each kill the file is the old or the new one, and no flushed record is lost.
 """
@@ -6,19 +6,27 @@ After each kill the file is the old or the new one, and no flushed record is los
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from ffrecord import FileWriter, salvage_file
+from ffrecord.archive import pack, planned
 from ffrecord.atomic import file as atomic_file
+from ffrecord.dataset import planned as planned_dataset
 from ffrecord.format.journal import partial_path
-from tests.support import handmade, kills
+from ffrecord.plan.values import PackPlan, WritePlan
+from ffrecord.plan.work import Work
+from tests.support import handmade, kills, trees
+from tests.support.executors import files_in
 from tests.support.kills import Point
 
 SHORT, LONG = 12, 100
 COUNTS = [SHORT, pytest.param(LONG, marks=pytest.mark.long)]
+COMMITS = [SHORT, pytest.param(50, marks=pytest.mark.long)]
+ROWS = [{"number": number, "text": "x" * number} for number in range(20)]
 OLD = handmade.random_records([0, 5, 70_000, 4096, 1, 200_000] * 4, seed=1)
 ADDED = handmade.random_records([50_000, 0, 123_456, 7] * 6, seed=2)
 
@@ -154,3 +162,60 @@ def test_a_killed_salvage_leaves_the_old_or_the_new_file(count: int, tmp_path: P
         assert litter(folder, out.name) == [], point
         assert broken.read_bytes() == data, point
     assert seen == {b"old", expected}
+
+
+def packed(tmp_path: Path, target: Path) -> tuple[Callable[[], object], Work]:
+    """Run all tasks of a new plan; return the commit, as another process does it, and the work."""
+    folder = tmp_path / "folder"
+    if not folder.exists():
+        trees.plain_tree(folder, {f"{k % 3}/{k:02}": trees.content(k * 50, k) for k in range(30)})
+    plan = pack.plan_pack(folder, target, 4000)
+    for number in range(len(plan.parts)):
+        planned.run_task(planned.task_of(plan, number))
+    text = plan.to_json()
+    return lambda: planned.commit(PackPlan.from_json(text)), Work(plan)
+
+
+def written(_tmp_path: Path, target: Path) -> tuple[Callable[[], object], Work]:
+    plan = planned_dataset.begin_plan(str(target), len(ROWS), {"number": "int", "text": "utf8"}, 3)
+    for number, part in enumerate(plan.parts):
+        rows = (ROWS[row] for row in part.rows)
+        planned_dataset.write_rows(planned_dataset.task_of(plan, number), rows)
+    text = plan.to_json()
+    return lambda: planned_dataset.commit(WritePlan.from_json(text)), Work(plan)
+
+
+def committing(commit: Callable[[], object]) -> kills.Work:
+    def work(_tell: Callable[[int], None]) -> None:
+        commit()
+
+    return work
+
+
+@pytest.mark.parametrize("count", COMMITS)
+@pytest.mark.parametrize("make", [packed, written])
+def test_a_killed_commit_leaves_nothing_or_the_whole_and_can_be_repeated(
+    make: Callable[[Path, Path], tuple[Callable[[], object], Work]], count: int, tmp_path: Path
+) -> None:
+    (tmp_path / "out").mkdir()
+    target = tmp_path / "out" / "shards"
+    commit, _ = make(tmp_path, target)
+    _, calls, _ = kills.run(committing(commit), None)
+    expected = files_in(target)
+    assert expected
+    seen = set()
+    for number, point in enumerate(kills.points(calls, count)):
+        shutil.rmtree(target)
+        commit, work = make(tmp_path, target)
+        assert kills.run(committing(commit), point)[2], point
+        seen.add(target.exists())
+        assert not target.exists() or files_in(target) == expected, point
+        # Kill the second commit too, earlier or later than the first.
+        again = Point(number * 7 % calls, kills.WHEN[number % 3])
+        kills.run(committing(commit), again)
+        assert not target.exists() or files_in(target) == expected, point
+        commit()
+        assert files_in(target) == expected, point
+        assert not os.path.exists(work.path), point
+        assert os.listdir(target.parent) == [target.name], point
+    assert seen == {True, False}

@@ -178,6 +178,11 @@ class XattrsOf:
     def set(self, number: int) -> Xattrs:
         return tuple(_decoded(self._distinct[number]))
 
+    def items(self) -> Iterator[tuple[int, Xattrs]]:
+        """Yield each inode and its extended attributes."""
+        for inode, number in zip(self.inodes, self.sets, strict=True):
+            yield inode, self.set(number)
+
     def renumbered(self, keep: Mask, number: Ints) -> XattrsOf:
         """Return a copy for the kept inodes, with their new numbers."""
         other = XattrsOf()
@@ -214,14 +219,19 @@ class BlocksOf:
         self.checksums += checksums
         self.ends.append(len(self.checksums))
 
+    def items(self) -> Iterator[tuple[int, array[int]]]:
+        """Yield each inode and its checksums."""
+        begin = 0
+        for inode, end in zip(self.inodes, self.ends, strict=True):
+            yield inode, self.checksums[begin:end]
+            begin = end
+
     def renumbered(self, keep: Mask, number: Ints) -> BlocksOf:
         """Return a copy for the kept inodes, with their new numbers."""
         other = BlocksOf()
-        begin = 0
-        for inode, end in zip(self.inodes, self.ends, strict=True):
+        for inode, checksums in self.items():
             if keep[inode]:
-                other[int(number[inode])] = self.checksums[begin:end]
-            begin = end
+                other[int(number[inode])] = checksums
         return other
 
 

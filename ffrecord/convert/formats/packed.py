@@ -21,7 +21,7 @@ from ffrecord.archive.index import ROOT
 from ffrecord.archive.index.build import Tree, Xattrs
 from ffrecord.archive.index.columns import MISSING, RowTable
 from ffrecord.archive.names import to_bytes, to_text
-from ffrecord.archive.pack import write_index
+from ffrecord.archive.packer import write_index
 from ffrecord.archive.scan import LATEST_NS
 from ffrecord.archive.walk import descend
 from ffrecord.convert.shapes import ConvertOptions, FileEntry, NamedFiles, Written, split_path

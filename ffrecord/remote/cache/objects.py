@@ -39,10 +39,15 @@ def object_hash(identity: str) -> str:
 
 
 class Cache:
-    """The cache of one reader, while it opens its objects."""
+    """The cache of one reader, while it opens its objects.
 
-    def __init__(self, folder: CacheFolder) -> None:
+    `explains`: warn about objects that cannot be kept. A variable of the environment holds for all
+    objects of a program, so it is no sign that somebody expects to find this one in the cache.
+    """
+
+    def __init__(self, folder: CacheFolder, *, explains: bool) -> None:
         self._folder = folder
+        self._explains = explains
         try:
             self._names = folder.names()
         except OSError as error:
@@ -56,7 +61,8 @@ class Cache:
             return None
         key = options.cache, options.cache_size
         with _lock:
-            return cls(_folders.setdefault(key, CacheFolder(*key)))
+            folder = _folders.setdefault(key, CacheFolder(*key))
+        return cls(folder, explains=options.cache_is_given)
 
     def newest(self, place: Place) -> Copy | None:
         """Return the copy of an object that was used last, whatever its version."""
@@ -77,7 +83,8 @@ class Cache:
         """Return the copy of a version of an object. Make it if it is missing."""
         identity = place.store.object_identity(place.key)
         if identity is None or version.match is None:
-            trouble.warn_unversioned(self._folder.path, place.shown)
+            if self._explains:
+                trouble.warn_unversioned(self._folder.path, place.shown)
             return None
         if not version.size:
             return None

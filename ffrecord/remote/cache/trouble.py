@@ -30,7 +30,8 @@ def warn_unversioned(path: str, shown: str) -> None:
 
 def warn_offline(path: str, shown: str) -> None:
     """Warn that an object is read from the cache alone."""
-    what = f"no connection, so {shown} is read from the cache; it may have been replaced since"
+    what = f"no answer from the server, so {shown} is read from the cache; "
+    what += "it may have been replaced since"
     _once(path, f"offline {shown}", what)
 
 

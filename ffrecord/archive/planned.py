@@ -1,0 +1,221 @@
+"""Packing by a plan: make it, run its tasks anywhere, and commit their shards.
+
+`pack_folder(executor=…)` and `ffrecord pack --plan` do the same steps. The shards and the index
+have the same bytes as those of one process, because both use `Packer` and `write_contents`.
+"""
+
+from __future__ import annotations
+
+import os
+from array import array
+from base64 import b64decode, b64encode
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+
+from ffrecord.archive.archive import Archive
+from ffrecord.archive.contents import write_contents
+from ffrecord.archive.counts import count_index
+from ffrecord.archive.index.build import Shard
+from ffrecord.archive.index.columns import BlocksOf, XattrsOf
+from ffrecord.archive.packer import Packer, PackReport, header_crc
+from ffrecord.archive.plan_file import (
+    NAME,
+    paths_in,
+    read_task,
+    read_tree,
+    write_plan_file,
+    xattrs_from_json,
+    xattrs_to_json,
+)
+from ffrecord.archive.scan import Scan, change_advice, top_path
+from ffrecord.errors import ChangedError, FFRecordError, PlanError
+from ffrecord.format import padding
+from ffrecord.format.index import INDEX_NAME
+from ffrecord.plan.values import PackPlan, Part
+from ffrecord.plan.work import Receipt, Status, Work, new_key
+from ffrecord.records.writer import FileWriter, writer_class
+
+
+@dataclass(frozen=True, slots=True)
+class PackTask:
+    """One task of a plan: all that a worker needs, in a few hundred bytes."""
+
+    plan: PackPlan
+    """The plan, without the parts of the other tasks."""
+    number: int
+    part: Part
+    jobs: int | None = None
+
+
+def begin_plan(
+    scan: Scan, packer: Packer, parts: list[Part], target: str, *, dereference: bool,
+    ignore_changed: bool, legacy_index: bool,
+) -> PackPlan:  # fmt: skip
+    """Make the work folder of a new plan, with the files of each task."""
+    plan = PackPlan(
+        target, new_key(), tuple(parts), os.fsdecode(scan.top), dereference, ignore_changed,
+        legacy_index, None if packer.align == padding.UNALIGNED else packer.align,
+    )  # fmt: skip
+    work = Work(plan)
+    work.begin()
+    try:
+        write_plan_file(work.inside(NAME), scan, packer.files, parts)
+    except BaseException:
+        work.discard()
+        raise
+    return plan
+
+
+def task_of(plan: PackPlan, number: int, jobs: int | None = None) -> PackTask:
+    """Return one task of a plan."""
+    plan.require_task(number)
+    alone = PackPlan(
+        plan.target, plan.key, (), plan.folder, plan.dereference, plan.ignore_changed,
+        plan.legacy_index, plan.align,
+    )  # fmt: skip
+    return PackTask(alone, number, plan.parts[number], jobs)
+
+
+def run_task(task: PackTask) -> Receipt:
+    """Write the shard of a task, unless it has been written; return its receipt.
+
+    A task may be run anywhere, again, and twice at the same time.
+    """
+    return Work(task.plan).run(task.number, lambda path: _write_shard(task, path))
+
+
+class _Facts:
+    """Facts about the files of one shard."""
+
+    def __init__(self) -> None:
+        self.xattrs = XattrsOf()
+        self.blocks = BlocksOf()
+        self.changed: dict[int, bool] = {}  # True: gone
+
+
+def _write_shard(task: PackTask, path: str) -> Receipt:
+    plan, part, align = task.plan, task.part, padding.checked(task.plan.align)
+    files = read_task(
+        Work(plan).inside(NAME), task.number, part.count, plan.folder, plan.dereference
+    )
+    facts = _Facts()
+
+    def note_change(row: int, gone: bool) -> None:
+        if not plan.ignore_changed:
+            shown = os.fsdecode(next(files.places([row])))
+            raise ChangedError(change_advice(f"{shown}: {'disappeared' if gone else 'changed'}"))
+        facts.changed[row] = gone or facts.changed.get(row, False)
+
+    with writer_class(align)(path, part.records) as writer:
+        write_contents(
+            writer, files, range(part.count), facts, jobs=task.jobs, align=align,
+            changed=note_change, tell=lambda files, size: None,
+        )  # fmt: skip
+    return Receipt(
+        task.number, os.path.basename(path), part.count, os.stat(path).st_size,
+        {plan.shard_name(task.number): header_crc(path)}, _to_json(facts),
+    )  # fmt: skip
+
+
+def _to_json(facts: _Facts) -> dict[str, object]:
+    """Return the facts, with the checksums of blocks as base64: they are many for large files."""
+    return {
+        "xattrs": [[row, xattrs_to_json(each)] for row, each in facts.xattrs.items()],
+        "blocks": [[row, b64encode(each).decode()] for row, each in facts.blocks.items()],
+        "changed": sorted(facts.changed.items()),
+    }
+
+
+# ---- the commit --------------------------------------------------------------------------------
+
+
+def commit(plan: PackPlan, packer: Packer | None = None) -> PackReport:
+    """Publish the shards of a plan, with their index. A commit may be repeated.
+
+    Without `packer`, the tree is read from the work folder.
+    """
+    made: list[Packer] = []
+
+    def finish(folder: str, receipts: Mapping[int, Receipt]) -> None:
+        made.append(packer or _packer(plan))
+        _write_index(plan, made[0], folder, receipts)
+
+    Work(plan).commit(lambda receipts: is_committed(plan, receipts), finish)
+    return made[0].report if made else _report(plan)
+
+
+def _packer(plan: PackPlan) -> Packer:
+    tree, skipped, changed = read_tree(plan, Work(plan).inside(NAME))
+    return Packer(
+        tree, paths_in(tree, top_path(plan.folder)), align=padding.checked(plan.align),
+        skipped=skipped, changed=changed, ignore_changed=plan.ignore_changed,
+        legacy_index=plan.legacy_index,
+    )  # fmt: skip
+
+
+def _write_index(
+    plan: PackPlan, packer: Packer, folder: str, receipts: Mapping[int, Receipt]
+) -> None:
+    shards = []
+    for number, part in enumerate(plan.parts):
+        name, receipt = plan.shard_name(number), receipts[number]
+        crc = receipt.checksums.get(name)
+        if header_crc(os.path.join(folder, name)) != crc:
+            raise PlanError(
+                f"{plan.target}: the shard of task {number} is not the one of its receipt; make a "
+                "new plan"
+            )
+        _add_facts(packer, receipt, part)
+        shards.append(Shard(name.encode(), part.records, crc))
+    packer.report.shards = len(shards)
+    with FileWriter(os.path.join(folder, INDEX_NAME), 1) as writer:
+        packer.write_index(writer, plan.target, shards)
+
+
+def _add_facts(packer: Packer, receipt: Receipt, part: Part) -> None:
+    """Add the facts of one shard to the tree, with the numbers of its inodes."""
+    inodes = packer.files[part.first : part.first + part.count]
+    for row, xattrs in receipt.details["xattrs"]:
+        packer.tree.xattrs[inodes[row]] = xattrs_from_json(xattrs)
+    for row, blocks in receipt.details["blocks"]:
+        packer.tree.blocks[inodes[row]] = array("I", b64decode(blocks))
+    for row, gone in receipt.details["changed"]:
+        packer.note_change(inodes[row], gone)
+
+
+def is_committed(plan: PackPlan, receipts: Mapping[int, Receipt]) -> bool:
+    """Return True if the target has the shards of this plan, and those of the receipts."""
+    due = []
+    for number, part in enumerate(plan.parts):
+        name = plan.shard_name(number)
+        crc = receipts[number].checksums.get(name) if number in receipts else None
+        due.append((name, part.records, crc))
+    try:
+        found = _published(plan)
+    except (OSError, FFRecordError):
+        return False
+    return len(found) == len(due) and all(
+        there[:2] == wanted[:2] and wanted[2] in (None, there[2])
+        for there, wanted in zip(found, due, strict=True)
+    )
+
+
+def _published(plan: PackPlan) -> list[tuple[str, int, int]]:
+    """Return the name, the number of records and the header's checksum of each shard."""
+    with Archive.open(plan.target) as archive:
+        reader = archive.reader
+        return [
+            (os.path.basename(name), len(reader.get_checksums(file)), reader.header_crc(file))
+            for file, name in enumerate(reader.fnames[:-1])
+        ]
+
+
+def _report(plan: PackPlan) -> PackReport:
+    """Return the counts of a target that was committed before."""
+    with Archive.open(plan.target) as archive:
+        return PackReport(**asdict(count_index(archive.index)), shards=len(plan.parts))
+
+
+def status(plan: PackPlan) -> Status:
+    """Return which tasks of a plan are missing, and what a cancelled job has left."""
+    return Work(plan).status(lambda receipts: is_committed(plan, receipts))

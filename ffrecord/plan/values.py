@@ -1,0 +1,158 @@
+"""Plans: small values that say which task writes which shard. They are picklable, and JSON.
+
+A plan has only numbers for each task. The names of the files to pack are in the work folder, where
+each task reads its own part. So a plan of 100,000 tasks has a few megabytes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass, field, fields
+from typing import ClassVar, TypeVar
+
+from ffrecord.aliases import Path
+from ffrecord.atomic.file import write_file
+from ffrecord.errors import PlanError
+from ffrecord.format.records import part_name
+from ffrecord.text import counted
+
+VERSION = 1
+LARGEST_PLAN = 1 << 28  # bytes: several times the plan of the most shards that are possible
+
+AnyPlan = TypeVar("AnyPlan", bound="Plan")
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The rows of one shard. A row is a file of a folder, in path order, or a datapoint."""
+
+    first: int
+    count: int
+    records: int = 0
+    """Records of the shard: more than rows if there is padding."""
+    bytes: int = 0
+    """Bytes of the rows; 0 if they are not known beforehand."""
+
+    @property
+    def rows(self) -> range:
+        return range(self.first, self.first + self.count)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Base of plans: a target, and the rows of each of its shards.
+
+    `key` is a part of the name of the work folder. It differs for every plan.
+    """
+
+    DOING: ClassVar[str]
+    """Ending of the name of the work folder."""
+
+    target: str
+    key: str
+    parts: tuple[Part, ...]
+
+    def shard_name(self, number: int) -> str:
+        """Return the final name of a shard."""
+        return part_name(number)
+
+    def require_task(self, number: int) -> None:
+        """Raise PlanError if the plan has no task of this number."""
+        if not 0 <= number < len(self.parts):
+            raise PlanError(
+                f"{self.target}: the plan has no task {number}; it has "
+                f"{counted(len(self.parts), 'task')}, numbered from 0"
+            )
+
+    def to_json(self) -> str:
+        """Return the plan as text. `from_json` reads it."""
+        facts = {each.name: getattr(self, each.name) for each in fields(self)}
+        facts["parts"] = {
+            each.name: [getattr(part, each.name) for part in self.parts] for each in fields(Part)
+        }
+        return json.dumps({"ffrecord": self.DOING, "version": VERSION, **facts}) + "\n"
+
+    @classmethod
+    def from_json(cls: type[AnyPlan], text: str | bytes, name: str = "the plan") -> AnyPlan:
+        """Return the plan of a text. Errors call it `name`."""
+        try:
+            facts = json.loads(text)
+            kind, version = facts.pop("ffrecord"), facts.pop("version")
+            if (kind, version) != (cls.DOING, VERSION):
+                raise PlanError(
+                    f"{name}: a plan for {kind!r}, version {version!r}; this is version {VERSION} "
+                    f"for {cls.DOING!r}: make a new plan"
+                )
+            columns = facts.pop("parts")
+            if any(type(each) is not int or each < 0 for some in columns.values() for each in some):
+                raise ValueError("a part is not made of whole numbers")
+            rows = zip(*(columns[each.name] for each in fields(Part)), strict=True)
+            plan = cls(parts=tuple(Part(*row) for row in rows), **facts)
+            plan._check()
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            raise PlanError(f"{name}: not a plan, or damaged ({error}); make a new plan") from error
+        return plan
+
+    def _check(self) -> None:
+        """Raise ValueError if a value of a plan that was read is wrong."""
+        if not (os.path.isabs(self.target) and self.key.isalnum() and self.key.isascii()):
+            raise ValueError("its target or its key is wrong")
+
+    def save(self, path: Path) -> None:
+        """Write the plan to a file, in one step."""
+        write_file(os.path.abspath(os.fsdecode(path)), self.to_json().encode())
+
+    @classmethod
+    def load(cls: type[AnyPlan], path: Path) -> AnyPlan:
+        """Read the plan from a file."""
+        name = os.fsdecode(path)
+        with open(path, "rb") as file:
+            text = file.read(LARGEST_PLAN + 1)
+        if len(text) > LARGEST_PLAN:
+            raise PlanError(f"{name}: too large for a plan; name the file that --plan wrote")
+        return cls.from_json(text, name)
+
+
+@dataclass(frozen=True)
+class PackPlan(Plan):
+    """Plan to pack a folder into shards."""
+
+    DOING: ClassVar[str] = "packing"
+
+    folder: str
+    dereference: bool = False
+    ignore_changed: bool = False
+    legacy_index: bool = True
+    align: int | None = None
+
+    def _check(self) -> None:
+        super()._check()
+        flags = self.dereference, self.ignore_changed, self.legacy_index
+        if not os.path.isabs(self.folder) or not all(isinstance(each, bool) for each in flags):
+            raise ValueError("its folder or an option is wrong")
+
+
+@dataclass(frozen=True)
+class WritePlan(Plan):
+    """Plan to write rows into shards: record files, or the parts of a typed dataset.
+
+    The number of rows may be unknown until they are written: then the receipts say it.
+    """
+
+    DOING: ClassVar[str] = "writing"
+
+    kind: str
+    """`records` or `dataset`."""
+    spec: dict[str, str] = field(default_factory=dict)
+    """The type of each field of a dataset, if it is known beforehand."""
+
+    def shard_name(self, number: int) -> str:
+        return f"{number:06}" if self.kind == "dataset" else part_name(number)
+
+    def _check(self) -> None:
+        super()._check()
+        if self.kind not in ("records", "dataset"):
+            raise ValueError("its kind is wrong")
+        if not all(isinstance(each, str) for pair in self.spec.items() for each in pair):
+            raise ValueError("its spec is wrong")

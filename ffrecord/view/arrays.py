@@ -1,0 +1,167 @@
+"""Previews of arrays: `.npy` files, members of `.npz` files, and values of datasets.
+
+Nothing is unpickled. No more memory is used than `MOST_BYTES`: a larger array is shown by its first
+part, and the preview says so.
+"""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ffrecord.view.pictures import array_png
+
+MOST_BYTES = 64 << 20
+MOST_MEMBERS = 1000  # of an .npz file that are listed
+MOST_VALUES = 1000  # numbers that a plot or a table of values has
+MOST_COUNTED = 4_000_000  # values in the statistics: 32 MB as floats
+BINS = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """An array, or its first part. `shape` is the shape of the whole array."""
+
+    values: npt.NDArray[Any]
+    shape: tuple[int, ...]
+
+    @property
+    def is_whole(self) -> bool:
+        return self.values.shape == self.shape
+
+
+def load_npy(data: Any) -> Loaded:
+    """Return the array of a `.npy` file, of which `data` is a part from the start on."""
+    stream = io.BytesIO(data)
+    try:
+        version = np.lib.format.read_magic(stream)
+        read = {
+            (1, 0): np.lib.format.read_array_header_1_0,
+            (2, 0): np.lib.format.read_array_header_2_0,
+        }.get(version)
+        if read is None:
+            raise ValueError(f"version {version[0]}.{version[1]} of the format is unknown")
+        shape, fortran, dtype = read(stream)
+    except (ValueError, EOFError, SyntaxError, TypeError) as error:
+        raise ValueError(f"not a valid .npy file: {error}") from None
+    if dtype.hasobject:
+        raise ValueError("the array holds pickled Python objects, which are never loaded")
+    return _shaped(stream.getbuffer()[stream.tell() :], shape, dtype, fortran)
+
+
+def _shaped(raw: memoryview, shape: tuple[int, ...], dtype: np.dtype[Any], fortran: bool) -> Loaded:
+    if any(side < 0 for side in shape) or dtype.itemsize == 0:
+        raise ValueError(f"not a valid .npy file: shape {shape} of {dtype}")
+    count = 1
+    for side in shape:
+        count *= side
+    there = len(raw) // dtype.itemsize
+    if there >= count:
+        values = np.frombuffer(raw, dtype, count)
+        return Loaded(values.reshape(shape, order="F" if fortran else "C"), shape)
+    if fortran or not shape:
+        return Loaded(np.frombuffer(raw, dtype, there), shape)
+    row = count // shape[0]
+    rows = there // row
+    if not rows:
+        return Loaded(np.frombuffer(raw, dtype, there), shape)
+    return Loaded(np.frombuffer(raw, dtype, rows * row).reshape(rows, *shape[1:]), shape)
+
+
+def npz_members(data: Any) -> list[dict[str, Any]]:
+    """Return the names and the sizes of the arrays in an `.npz` file."""
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as opened:
+            return [
+                {"name": each.filename.removesuffix(".npy"), "bytes": each.file_size}
+                for each in opened.infolist()[:MOST_MEMBERS]
+            ]
+    except (zipfile.BadZipFile, ValueError, NotImplementedError) as error:
+        raise ValueError(f"not a valid .npz file: {error}") from None
+
+
+def load_member(data: Any, number: int) -> Loaded:
+    """Return an array of an `.npz` file, unpacked only as far as `MOST_BYTES`."""
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as opened:
+            member = opened.infolist()[number]
+            with opened.open(member) as stream:
+                raw = stream.read(MOST_BYTES)
+    except IndexError:
+        raise ValueError(f"the file has no array number {number}") from None
+    except Exception as error:  # zipfile and zlib raise many kinds for a damaged file
+        raise ValueError(f"not a valid .npz file: {error}") from None
+    return load_npy(raw)
+
+
+def describe(loaded: Loaded) -> dict[str, Any]:
+    """Return shape, type, statistics and a histogram of an array."""
+    values = loaded.values
+    facts: dict[str, Any] = {
+        "shape": list(loaded.shape), "dtype": str(values.dtype), "whole": loaded.is_whole,
+        "loaded": list(values.shape),
+    }  # fmt: skip
+    if values.dtype.kind in "biuf" and values.size:
+        step = -(-values.size // MOST_COUNTED)
+        numbers = values.ravel()[::step].astype(np.float64)
+        finite = numbers[np.isfinite(numbers)]
+        facts["sampled"] = step > 1
+        facts["not_finite"] = int(numbers.size - finite.size)
+        if finite.size:
+            counts, edges = np.histogram(finite, BINS)
+            facts["statistics"] = {
+                "minimum": float(finite.min()), "maximum": float(finite.max()),
+                "mean": float(finite.mean()), "deviation": float(finite.std()),
+                "zeros": int((finite == 0).sum()),
+            }  # fmt: skip
+            facts["histogram"] = [
+                {"from": float(a), "to": float(b), "count": int(n)}
+                for a, b, n in zip(edges[:-1], edges[1:], counts, strict=True)
+            ]
+    facts["picture"] = picture_shape(values) is not None
+    facts["slices"] = list(values.shape[: _outer(values)]) if facts["picture"] else []
+    if values.ndim == 1 and values.dtype.kind in "biuf":
+        step = -(-len(values) // MOST_VALUES) or 1
+        facts["plot"] = [_plain(value) for value in values[::step]]
+    if not facts["picture"]:
+        facts["values"] = [str(value)[:200] for value in values.ravel()[:100].tolist()]
+    return facts
+
+
+def picture_shape(values: npt.NDArray[Any]) -> tuple[int, ...] | None:
+    """Return the shape of one slice that can be a picture; None if there is none."""
+    if values.dtype.kind not in "biuf" or values.ndim < 2 or not values.size:
+        return None
+    inner = values.shape[_outer(values) :]
+    return inner if min(inner[:2]) >= 2 else None
+
+
+def slice_png(loaded: Loaded, at: list[int]) -> bytes:
+    """Return one slice of an array as a PNG."""
+    values = loaded.values
+    if picture_shape(values) is None:
+        raise ValueError("the array cannot be shown as a picture")
+    outer = _outer(values)
+    chosen = values
+    for axis in range(outer):
+        chosen = chosen[max(0, min(at[axis] if axis < len(at) else 0, chosen.shape[0] - 1))]
+    if chosen.dtype.kind == "b":
+        chosen = chosen.astype(np.uint8) * 255
+    if chosen.ndim == 3 and chosen.shape[2] == 1:
+        chosen = chosen[:, :, 0]
+    return array_png(chosen)
+
+
+def _outer(values: npt.NDArray[Any]) -> int:
+    """Return the number of axes before a picture. A last axis of 1, 3 or 4 holds colours."""
+    return values.ndim - (3 if values.ndim > 2 and values.shape[-1] in (1, 3, 4) else 2)
+
+
+def _plain(value: Any) -> float | None:
+    number = float(value)
+    return number if np.isfinite(number) else None

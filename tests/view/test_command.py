@@ -1,0 +1,51 @@
+"""`ffrecord view` as a process: its URL, its end, and its errors."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+COMMAND = [sys.executable, "-m", "ffrecord", "view"]
+PATIENCE = 60
+
+
+def test_the_command_prints_a_url_and_ends_with_ctrl_c(archive: Path) -> None:
+    with subprocess.Popen(
+        [*COMMAND, str(archive)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as running:
+        try:
+            assert running.stdout is not None
+            url = running.stdout.readline().strip()
+            with urllib.request.urlopen(f"{url}api/about", timeout=PATIENCE) as answer:
+                assert answer.status == 200
+            running.send_signal(signal.SIGINT)
+            _, said = running.communicate(timeout=PATIENCE)
+        finally:
+            running.kill()
+    assert running.returncode == 0
+    assert "Ctrl-C" in said
+    assert "Traceback" not in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said", "code"),
+    [
+        (["missing.ffr"], "missing.ffr", 13),
+        (["{archive}", "--port", "99999"], "from 0 to 65535", 2),
+        (["{archive}", "--host", "198.51.100.7"], "198.51.100.7", 13),
+    ],
+)
+def test_mistakes_are_one_line(archive: Path, arguments: list[str], said: str, code: int) -> None:
+    words = [word.format(archive=archive) for word in arguments]
+    done = subprocess.run(
+        [*COMMAND, *words], capture_output=True, text=True, timeout=PATIENCE, check=False
+    )
+    assert done.returncode == code
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
