@@ -55,7 +55,8 @@ def epochs(
         values = {
             "share": len(seen) / count,
             "first_batch_s": first,
-            "samples_per_s": len(seen) / seconds,
+            # An epoch that was stopped has no speed that could be compared.
+            "samples_per_s" if seconds < budget else "part_per_s": len(seen) / seconds,
             "requests": (after[0] - before[0]) / len(seen),
             "bytes": (after[1] - before[1]) / (mean * len(seen)),
         }
