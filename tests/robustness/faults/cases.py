@@ -32,6 +32,7 @@ from tests.robustness.faults import children, shim
 from tests.robustness.faults.children import BAD
 from tests.robustness.faults.shim import Fault
 from tests.support import handmade
+from tests.support.patience import PATIENCE
 
 SECONDS = 300.0
 """A case that takes longer is considered to hang. Most cases take a few milliseconds."""
@@ -224,6 +225,9 @@ def _case(operation: Operation, fault: Fault) -> str:
         operation.check_left(fault)
     operation.prepare_again()
     operation.check(operation.run())
+    for thread in threading.enumerate():
+        if thread is not threading.main_thread():
+            thread.join(PATIENCE)  # a thread that reads the rest of a file ends after its step
     assert threading.active_count() == 1, f"threads are left: {threading.enumerate()}"
     now = handmade.open_descriptors()
     assert now == descriptors, f"{now - descriptors} descriptors are left"
