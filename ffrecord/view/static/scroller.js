@@ -45,11 +45,15 @@ export class Scroller {
   get top() { return this.box.scrollTop + this.shift; }
 
   measure() {
+    const before = this.columns;
+    const center = Math.floor((this.top + this.view / 2) / this.height) * before + Math.floor(before / 2);
     const room = this.box.clientWidth - this.gap;
     this.columns = this.width ? Math.max(1, Math.floor(room / (this.width + this.gap))) : 1;
     this.cellWidth = Math.floor(room / this.columns) - this.gap;
     this.track.style.height = `${Math.min(this.whole, longest)}px`;
-    this.scrollTo(Math.min(this.top, Math.max(0, this.whole - this.view)));
+    // A preview that opens leaves room for fewer columns. The cells in the middle stay there.
+    const moved = before && before !== this.columns && this.top > 0;
+    this.scrollTo(moved ? Math.floor(center / this.columns) * this.height - (this.view - this.height) / 2 : this.top);
     this.refresh();
   }
 
