@@ -201,9 +201,7 @@ export class Browser {
 
   shown(first, last) {
     this.span = [first, last];
-    for (let index = first; index < last; index += 1) {
-      if (!this.rows.get(index)) { this.rows.want(first, last); break; }
-    }
+    this.rows.want(first, last);
     this.wantThumbs();
   }
 

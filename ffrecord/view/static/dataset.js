@@ -193,9 +193,7 @@ export class Dataset {
 
   shown(first, last) {
     this.span = [first, last];
-    for (let index = first; index < last; index += 1) {
-      if (!this.rows.get(index)) { this.rows.want(first, last); break; }
-    }
+    this.rows.want(first, last);
     this.wantThumbs();
   }
 

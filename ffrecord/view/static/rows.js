@@ -28,7 +28,11 @@ export class Rows {
     this.closed = true;
   }
 
+  // Ask for the rows that are not there yet.
   want(first, last) {
+    let index = first;
+    while (index < last && this.get(index)) index += 1;
+    if (index >= last) return;
     clearTimeout(this.timer);
     this.timer = setTimeout(() => this.fetchAll(first, last), settle);
   }

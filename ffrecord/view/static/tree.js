@@ -72,11 +72,7 @@ export class Tree {
       const span = wanted.get(node) || [position, position];
       wanted.set(node, [Math.min(span[0], position), Math.max(span[1], position)]);
     }
-    for (const [node, [from, to]] of wanted) {
-      for (let at = from; at <= to; at += 1) {
-        if (!node.rows.get(at)) { node.rows.want(from, to + 1); break; }
-      }
-    }
+    for (const [node, [from, to]] of wanted) node.rows.want(from, to + 1);
   }
 
   render(line) {
