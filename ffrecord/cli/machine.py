@@ -20,9 +20,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from ffrecord import processors
 from ffrecord.disk import aio, pagecache
 from ffrecord.disk.source import DESCRIPTORS_EACH, SPARE_DESCRIPTORS, Source
+from ffrecord.machine import processors
 from ffrecord.version import __version__
 from ffrecord_fuse.mounting import mounttable
 

@@ -28,12 +28,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ffrecord.aliases import Ints, Mask
-from ffrecord.disk import memory, shared
+from ffrecord.disk import shared
 from ffrecord.disk.costs import meter_of
 from ffrecord.disk.policy import SMALLEST, Costs, Decision, Pattern, decide, extent
 from ffrecord.disk.shared import Shared
 from ffrecord.disk.warming import STEP, Range, announced
 from ffrecord.errors import TruncatedError
+from ffrecord.machine import memory
 
 if TYPE_CHECKING:
     from ffrecord.disk.source import Source

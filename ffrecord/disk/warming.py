@@ -17,8 +17,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ffrecord.disk import memory, pagecache
+from ffrecord.disk import pagecache
 from ffrecord.disk.policy import LONG
+from ffrecord.machine import memory
 from ffrecord.text import human
 
 if TYPE_CHECKING:

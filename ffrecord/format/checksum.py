@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 from isal import isal_zlib
 
-from ffrecord import processors
 from ffrecord.aliases import Bytes
+from ffrecord.machine import processors
 
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor

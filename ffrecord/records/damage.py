@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeAlias
 
-from ffrecord import processors
 from ffrecord.errors import FFRecordError
+from ffrecord.machine import processors
 from ffrecord.progress import bar
 from ffrecord.records.reader import STEP_BYTES, STEP_RECORDS, FileReader
 

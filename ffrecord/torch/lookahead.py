@@ -13,9 +13,9 @@ from typing import Any, Protocol
 
 from torch.utils.data import get_worker_info
 
-from ffrecord.disk import memory
 from ffrecord.disk.tally import TALLY
 from ffrecord.errors import FFRecordError
+from ffrecord.machine import memory
 
 MOST_AHEAD = 8  # batches
 ENOUGH_READS = 256  # in flight for any disk; `fetch.WINDOW_READS` is the same for plain reads

@@ -26,8 +26,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ffrecord import processors
 from ffrecord.disk.libc import die_with_parent
+from ffrecord.machine import processors
 from ffrecord_fuse.errors import MountError
 from ffrecord_fuse.filesystem import Filesystem
 from ffrecord_fuse.mounting.lifeline import Caller

@@ -20,7 +20,7 @@ import struct
 import time
 from typing import Protocol
 
-from ffrecord import processors
+from ffrecord.machine import processors
 
 DEFAULT_SPIN = 500
 """Microseconds."""

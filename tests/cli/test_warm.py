@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 from ffrecord import FileReader, PackedFolder, ReadFailedError, write_dataset
-from ffrecord.disk import memory, pagecache, warming
+from ffrecord.disk import pagecache, warming
 from ffrecord.disk.source import Source
+from ffrecord.machine import memory
 from ffrecord.records.reader import table_of
 from tests.support import archives, handmade, trees
 from tests.support.commands import SYSTEM, Command

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from ffrecord.archive.archive import Archive
-from ffrecord.disk import memory, warming
+from ffrecord.disk import warming
+from ffrecord.machine import memory
 from ffrecord_fuse.serve import warm
 from tests.support import archives, handmade, trees
 

@@ -1,4 +1,4 @@
-"""`ffrecord.disk.memory`: the smallest limit of machine and cgroups counts."""
+"""`ffrecord.machine.memory`: the smallest limit of machine and cgroups counts."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ffrecord.disk import memory
+from ffrecord.machine import memory
 
 GIB = 1 << 30
 

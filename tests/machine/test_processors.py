@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ffrecord import processors
+from ffrecord.machine import processors
 
 
 @pytest.fixture(autouse=True)

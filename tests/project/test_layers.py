@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 
 # From the bottom up. Rooms on one line are on the same layer and do not import each other.
 LAYERS = """
-ffrecord.processors
+ffrecord.machine
 ffrecord.aliases ffrecord.errors ffrecord.progress ffrecord.terminal ffrecord.text ffrecord.version
 ffrecord.command
 ffrecord.format

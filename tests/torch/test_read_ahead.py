@@ -11,8 +11,8 @@ import torch
 from torch.utils.data import TensorDataset
 
 from ffrecord import FileReader, pack_folder
-from ffrecord.disk import memory
 from ffrecord.disk.tally import TALLY
+from ffrecord.machine import memory
 from ffrecord.records import ahead
 from ffrecord.torch import (
     ConcatDataset,
