@@ -54,7 +54,7 @@ def _or_error(read: Callable[[list[Key]], Sequence[Bytes]], key: Key) -> Found:
     try:
         return read([key])[0]
     except FFRecordError as error:
-        return error
+        return error.with_traceback(None)  # which would keep the frames and data of the request
 
 
 def pieces(contents: Contents, key: str, begin: int, end: int) -> Iterator[Bytes]:

@@ -108,6 +108,14 @@ class _Handler(BaseHTTPRequestHandler):
             return self._handle
         raise AttributeError(name)
 
+    def finish(self) -> None:
+        # The base class leaves rfile open, and so the socket, if the browser dropped the connection
+        # and the last bytes cannot be sent.
+        try:
+            super().finish()
+        finally:
+            self.rfile.close()
+
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - of the base class
         """Log nothing: the URL of every request has the token in it."""
 

@@ -8,6 +8,7 @@ import pickle
 import shutil
 import socket
 import struct
+import time
 from collections import OrderedDict
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +19,9 @@ import pytest
 
 import ffrecord
 from ffrecord.format.index import LEGACY_MAGIC
+from ffrecord.view.answers import Answer
 from ffrecord.view.opening import open_path
+from ffrecord.view.requests import Request
 from ffrecord.view.server import Server
 from tests.remote.servers import nginx
 from tests.support import archives, handmade
@@ -199,6 +202,36 @@ def test_wrong_arguments_are_answered_with_one_sentence(client: Client, query: s
     said = json.loads(body)["error"]
     assert said
     assert "Traceback" not in said
+
+
+def test_a_dropped_connection_is_closed_without_the_garbage_collector(
+    archive: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def kept(self: Any) -> None:
+        # References may form a cycle with a handler, such as an error with its traceback.
+        held.append(self)
+        setup(self)
+
+    def late(request: Request) -> Answer:
+        while request.go_on():  # until the browser has dropped it
+            time.sleep(0.01)
+        return answer(request)
+
+    with browsers.served(archive) as server:
+        client = Client(server)
+        held: list[Any] = []
+        handler: Any = server._http.RequestHandlerClass
+        setup, answer = handler.setup, server._http.app.answer
+        monkeypatch.setattr(handler, "setup", kept)
+        monkeypatch.setattr(server._http.app, "answer", late)
+        with socket.create_connection(client.address, timeout=PATIENCE) as connection:
+            request = f"GET /{client.token}/api/about HTTP/1.1\r\nHost: {client.host}\r\n\r\n"
+            connection.sendall(request.encode())
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        deadline = time.monotonic() + PATIENCE
+        while not held or held[0].request.fileno() >= 0:  # -1: closed
+            assert time.monotonic() < deadline, "the socket is open"
+            time.sleep(0.01)
 
 
 # ---- bytes ---------------------------------------------------------------------------------
