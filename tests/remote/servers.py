@@ -47,6 +47,7 @@ key = iam.create_access_key(UserName="reader")["AccessKey"]
 boto3.client("s3", **connection).create_bucket(Bucket="bucket")
 print(key["AccessKeyId"], key["SecretAccessKey"])
 """
+LISTED = 20  # names in a page of a listing; S3 itself sends 1,000
 ACTIONS = 4  # calls of the setup; moto checks signatures after them
 
 
@@ -102,7 +103,10 @@ class S3Server:
 @contextlib.contextmanager
 def s3() -> Iterator[S3Server]:
     """Run moto's server with a bucket and one user."""
-    with moto({"INITIAL_NO_AUTH_ACTION_COUNT": str(ACTIONS)}) as url:
+    environment = {
+        "INITIAL_NO_AUTH_ACTION_COUNT": str(ACTIONS), "MOTO_S3_DEFAULT_MAX_KEYS": str(LISTED),
+    }  # fmt: skip
+    with moto(environment) as url:
         run = subprocess.run(
             [sys.executable, "-c", SETUP, url], capture_output=True, text=True, timeout=PATIENCE,
             check=True,

@@ -12,7 +12,7 @@ import pytest
 import ffrecord
 from ffrecord import ChangedError, FileReader, PackedFolder, ShardedDatasetReader, UrlError
 from ffrecord.remote.cache import publisher
-from tests.remote.servers import S3Server, s3
+from tests.remote.servers import LISTED, S3Server, s3
 from tests.support import archives, handmade, trees
 
 FILES = {f"d/{i:02}": trees.content(3000 * i, i) for i in range(30)}
@@ -167,8 +167,9 @@ def test_more_files_than_a_page_of_a_listing_are_found_and_opened(
     uploaded: S3Server, tmp_path: Path
 ) -> None:
     path = handmade.write_records(tmp_path / "a.ffr", [b"one"])
-    for number in range(1001):  # a page has 1,000
+    count = 3 * LISTED + 1
+    for number in range(count):
         obstore.put(uploaded.store, f"many/{number:04}.ffr", path)
     with FileReader("s3://bucket/many/", storage_options=uploaded.options) as reader:
-        assert reader.n == 1001
-        assert bytes(reader.read_one(1000)) == b"one"
+        assert reader.n == count
+        assert bytes(reader.read_one(count - 1)) == b"one"
