@@ -6,6 +6,7 @@ attributes are looked up only for the rows that the page shows.
 
 from __future__ import annotations
 
+import itertools
 import re
 import stat
 from collections import OrderedDict
@@ -208,26 +209,63 @@ def expression(pattern: str) -> str:
     if not WILDCARDS.search(pattern):
         return f"(?i){re.escape(pattern)}"
     *folders, name = pattern.split("/")
-    above = "".join(r"(?:[^/]+/)*" if part == "**" else f"{_part(part)}/" for part in folders)
-    below = r"(?:[^/]+/)*[^/]+" if name == "**" else _part(name)
+    groups = itertools.count()
+    above = "".join(
+        r"(?:[^/]+/)*" if part == "**" else f"{_part(part, groups)}/" for part in folders
+    )
+    below = r"(?:[^/]+/)*[^/]+" if name == "**" else _part(name, groups)
     return rf"(?is)\A{above}{below}\Z"
 
 
-def _part(part: str) -> str:
-    """Return the expression of a pattern within one name."""
+def _part(part: str, groups: Iterator[int]) -> str:
+    """Return the expression of a pattern within one name.
+
+    Between two stars, the first place that fits is as good as any later one, so each is tried only
+    once: a name of 255 letters would keep `*a*a*a*b` busy for hours. A look-ahead with a group is
+    never tried again; `groups` has the numbers of the groups.
+    """
+    first, *others = [_without_stars(piece) for piece in _between_stars(part)]
+    if not others:
+        return first
+    *middle, last = others
+    once = ((f"g{next(groups)}", piece) for piece in middle if piece)
+    return (
+        first
+        + "".join(f"(?=(?P<{name}>[^/]*?{piece}))(?P={name})" for name, piece in once)
+        + f"[^/]*{last}"
+    )
+
+
+def _between_stars(part: str) -> list[str]:
+    """Split a pattern at its stars, but not at those in brackets."""
+    found, at = [""], 0
+    while at < len(part):
+        if part[at] == "*":
+            found.append("")
+            at += 1
+            continue
+        end = _end(part, at)
+        found[-1] += part[at:end]
+        at = end
+    return found
+
+
+def _without_stars(part: str) -> str:
     found, at = [], 0
     while at < len(part):
-        letter = part[at]
-        end = part.find("]", at + 2) if letter == "[" else -1
-        if letter == "*":
-            found.append("[^/]*")
-        elif letter == "?":
+        end = _end(part, at)
+        letter, inner = part[at], part[at + 1 : end - 1].replace("\\", r"\\").replace("[", r"\[")
+        if letter == "?":
             found.append("[^/]")
-        elif end > 0:
-            inner = part[at + 1 : end].replace("\\", r"\\").replace("[", r"\[")
+        elif end > at + 1:
             found.append(f"[^/{inner[1:]}]" if inner.startswith("!") else f"[{inner}]")
-            at = end
         else:
             found.append(re.escape(letter))
-        at += 1
+        at = end
     return "".join(found)
+
+
+def _end(part: str, at: int) -> int:
+    """Return the end of the letter or of the brackets at `at`."""
+    end = part.find("]", at + 2) if part[at] == "[" else -1
+    return end + 1 if end > 0 else at + 1
