@@ -113,10 +113,12 @@ def _npz(contents: Contents, key: str, item: Item) -> dict[str, Any]:
 
 def _json(contents: Contents, key: str, item: Item) -> dict[str, Any]:
     if item.size > texts.JSON_BYTES:
-        return {"view": "text", **_text(contents, key, item, 0)}
+        return {"view": "text", "offset": 0, **_text(contents, key, item, 0)}
     data = contents.part(key, 0, item.size).tobytes()
     tree = texts.json_tree(data)
-    return tree if "error" not in tree else {**tree, "view": "text", **texts.text(data, True)}
+    if "error" not in tree:
+        return tree
+    return {**tree, "view": "text", "offset": 0, **_text(contents, key, item, 0)}
 
 
 def _lines(contents: Contents, key: str, item: Item) -> dict[str, Any]:

@@ -8,13 +8,12 @@ import numpy as np
 
 from ffrecord.dataset.codecs import decoders
 from ffrecord.errors import DecodeError, FFRecordError
-from ffrecord.view import arrays
+from ffrecord.view import arrays, texts
 from ffrecord.view.contents import Found, message
 from ffrecord.view.kinds import kind_of
 from ffrecord.view.records import beginning
 
 SHORT = 120  # letters of a value in a table
-LONGEST_PREVIEW = 256 << 10  # letters of a text in a preview
 MOST_ITEMS = 1000  # of a list or dict in a preview
 DEEPEST = 20  # levels of a tree in a preview
 IMAGES = ("jpg", "png")
@@ -52,7 +51,8 @@ def full(type_: str, found: Found) -> dict[str, Any]:
     if isinstance(value, np.ndarray):
         return {"view": "npy", **arrays.describe(arrays.Loaded(value, value.shape))}
     if isinstance(value, str):
-        return {"view": "text", "text": value[:LONGEST_PREVIEW], "bytes": len(found)}
+        part = texts.text(bytes(found[: texts.TEXT_BYTES]), len(found) <= texts.TEXT_BYTES)
+        return {"view": "text", "offset": 0, **part}
     return {"view": "json", "tree": _tree(value)}
 
 

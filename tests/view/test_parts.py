@@ -43,6 +43,10 @@ def awaited() -> bool:
         ("a/**/c", ["a/c", "a/b/c", "a/b/b/c"], ["ac", "a/b/cc"]),
         ("a/**", ["a/b", "a/b/c"], ["a", "b/a"]),
         ("**/x*", ["x1", "a/x1", "a/b/x1"], ["a/1x"]),
+        ("*a*a*b*", ["aab", "xaxaxbx", "aaaab"], ["ab", "a/ab", "aba"]),
+        ("a*b*/*c*d*e", ["ab/cde", "axbx/xcxdxe"], ["ab/c/de", "b/cde", "ab/ced"]),
+        ("[*]*[*]", ["*x*", "**"], ["*", "xx"]),
+        ("*a*a*a*a*a*a*a*b", ["a" * 249 + "b"], ["a" * 250]),  # hours, if each place were tried
     ],
 )
 def test_the_pattern_of_a_search(pattern: str, matching: list[str], others: list[str]) -> None:
@@ -130,6 +134,21 @@ def test_every_static_file_is_served_and_exists() -> None:
     assert {name for name, _ in STATIC.values()} == {path.name for path in folder.iterdir()}
 
 
+# ---- texts ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("digits", ["0.25", "-1.5", "123456.789", "0.0001"])
+def test_a_fraction_that_javascript_writes_alike_is_a_number(digits: str) -> None:
+    assert texts.json_tree(digits.encode()) == {"tree": float(digits)}
+
+
+@pytest.mark.parametrize(
+    "digits", ["1.0", "0.10", "1e5", "0.00001", "0.12345678901234567890", "1e999", "12345678901e9"]
+)
+def test_any_other_fraction_keeps_its_digits(digits: str) -> None:
+    assert texts.json_tree(digits.encode()) == {"tree": {"$number": digits}}
+
+
 # ---- arrays and pictures -------------------------------------------------------------------
 
 
@@ -197,6 +216,25 @@ def test_pictures_that_cannot_be_decoded_say_why(data: bytes) -> None:
 def test_a_table_that_is_cut_has_only_whole_rows() -> None:
     found = texts.table("a.csv", b"a;b\n1;2\n3", whole=False)
     assert (found["header"], found["rows"]) == ([["a", "b"]], [["1", "2"]])
+
+
+def test_a_text_of_many_lines_comes_in_parts() -> None:
+    data = b"".join(b"%d\n" % number for number in range(12_000))
+    rest, parts = data, []
+    while rest:
+        parts.append(texts.text(rest, whole=True))
+        rest = rest[parts[-1]["bytes"] :]
+    assert "".join(part["text"] for part in parts) == data.decode()
+    assert [part["text"].count("\n") for part in parts] == [5000, 5000, 2000]
+
+
+def test_a_table_of_many_columns_has_fewer_rows() -> None:
+    found = texts.table("a.csv", (b"1," * 199 + b"1\n") * 3000, whole=True)
+    assert len(found["header"][0]) == 200
+    assert len(found["rows"]) == 99
+    assert found["more"]
+    narrow = texts.table("a.csv", b"1,2\n" * 1001, whole=True)
+    assert (len(narrow["rows"]), narrow["more"]) == (1000, False)
 
 
 # ---- thumbnails ----------------------------------------------------------------------------

@@ -3,16 +3,19 @@
 import { counted, el } from "./dom.js";
 
 const most = 500; // items of a level that are shown at once
+const longest = 5000; // letters of a value; a browser lays out megabytes in one element for minutes
+
+const cut = (text) => (text.length > longest ? `${text.slice(0, longest)}… (${counted(text.length, "letter")})` : text);
 
 export function tree(value, open = 2) { return el("div", { class: "json" }, node(null, value, open)); }
 
 function node(key, value, open) {
   const label = key === null ? [] : [el("span", { class: "key" }, key), ": "];
   const number = value && typeof value === "object" && "$number" in value ? value.$number : null;
-  if (number !== null) return el("div", { class: "leaf" }, label, el("span", { class: "num" }, number));
+  if (number !== null) return el("div", { class: "leaf" }, label, el("span", { class: "num" }, cut(number)));
   if (value === null || typeof value !== "object") {
     const kind = value === null ? "null" : typeof value;
-    return el("div", { class: "leaf" }, label, el("span", { class: kind }, kind === "string" ? `"${value}"` : String(value)));
+    return el("div", { class: "leaf" }, label, el("span", { class: kind }, kind === "string" ? `"${cut(value)}"` : String(value)));
   }
   const items = Array.isArray(value) ? value.map((each, at) => [at, each]) : Object.entries(value);
   const words = Array.isArray(value) ? `[ ${counted(items.length, "item")} ]` : `{ ${counted(items.length, "key")} }`;
