@@ -67,13 +67,15 @@ async function start() {
     } else if (!isDataset && state.open && state.open !== before.open && !before.open) {
       middle.locate();
     }
+    // A list that was replaced loses the focus, and with it the keys.
+    if (before && document.activeElement === document.body) middle.focus();
     if (tree && (!before || state.path !== before.path)) tree.follow(state.path);
     if (!before || state.open !== before.open || state.cell !== before.cell || state.as !== before.as || state.full !== before.full) showPreview();
   }
 
   listen(show);
   show(current(), null);
-  middle.focus();
+  if (window === window.top) middle.focus(); // a frame must not take the focus from its notebook
 
   addEventListener("keydown", (event) => {
     const typing = event.target.matches("input, textarea");

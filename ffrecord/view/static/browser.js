@@ -136,7 +136,7 @@ export class Browser {
     const chosen = index === this.chosen ? " chosen" : "";
     if (!row) return el("div", { class: `item waiting${chosen}` });
     const made = el("a", {
-      class: `item ${row.kind.replace(" ", "-")}${chosen}`, title: this.title(row), role: "listitem", tabIndex: -1,
+      class: `item ${row.kind.replace(" ", "-")}${chosen}`, title: this.title(row), role: "listitem",
       onclick: (event) => { event.preventDefault(); this.choose(index); this.enter(row); },
     });
     if (this.view === "grid") this.fillCell(made, row);
@@ -241,7 +241,8 @@ export class Browser {
   // Move by a number of cells; the preview follows if it is open.
   move(step) {
     if (!this.total || !this.scroller) return;
-    const next = Math.max(0, Math.min(this.total - 1, this.chosen < 0 ? 0 : this.chosen + step));
+    const first = this.chosen < 0 && step < this.total; // nothing is chosen yet, and not End
+    const next = first ? 0 : Math.max(0, Math.min(this.total - 1, this.chosen + step));
     this.choose(next);
     const row = this.rows.get(next);
     if (current().open && row && row.kind !== "folder") this.enter(row);

@@ -223,7 +223,8 @@ export class Dataset {
   // Move by some rows. An open preview shows the same field of the new row.
   move(step) {
     if (!this.total || !this.scroller) return;
-    const next = Math.max(0, Math.min(this.total - 1, this.chosen < 0 ? 0 : this.chosen + step));
+    const first = this.chosen < 0 && step < this.total; // nothing is chosen yet, and not End
+    const next = first ? 0 : Math.max(0, Math.min(this.total - 1, this.chosen + step));
     this.choose(next);
     const row = this.rows.get(next);
     const { cell } = current();

@@ -127,6 +127,10 @@ function played(preview, facts, tag) {
 }
 
 async function pdf(preview, facts) {
+  if (!navigator.pdfViewerEnabled) { // phones
+    fill(preview.body, notice("problem", "This browser does not show PDFs; download it."));
+    return;
+  }
   // A blob: its URL has no token, which a document could read.
   const { signal } = preview.control;
   try {
