@@ -70,6 +70,10 @@ class Tab:
         self.page.goto("about:blank")
         self.page.goto(self.server.url + state)
 
+    def move(self, state: str) -> None:
+        """Go to a state within the page, without loading it again."""
+        self.page.evaluate("(state) => { location.hash = state }", state)
+
     def see(self, selector: str, text: str | None = None) -> Any:
         """Wait until something is visible, and return it."""
         found = self.page.locator(selector)
@@ -93,8 +97,11 @@ class Tab:
 
     def check(self) -> None:
         """Fail if a script of the page failed, or the page asked another host for something."""
-        assert self.errors == []
-        assert self.strangers == []
+        errors, strangers = self.errors[:], self.strangers[:]
+        self.errors.clear()
+        self.strangers.clear()
+        assert errors == []
+        assert strangers == []
 
 
 @contextlib.contextmanager

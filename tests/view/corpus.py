@@ -63,6 +63,61 @@ def sound(seconds: float = 1.0) -> bytes:
     return out.getvalue()
 
 
+def film(seconds: int = 1, padding: int = 0) -> bytes:
+    """Return a WebM video of one frame a second, in `film_colour(second)`.
+
+    No encoder is needed: a WebP picture of Pillow is a key frame of VP8. `padding` makes each
+    second longer by so many bytes, which players skip.
+    """
+    width, height = 64, 48
+    clusters = []
+    for second in range(seconds):
+        pixels = np.full((height, width, 3), film_colour(second), np.uint8)
+        webp = image_bytes("WEBP", pixels, quality=80)
+        assert webp[12:16] == b"VP8 "
+        frame = webp[20 : 20 + int.from_bytes(webp[16:20], "little")]
+        block = b"\x81\0\0\x80" + frame  # track 1, at the cluster's time, a key frame
+        parts = _number(0xE7, second * 1000), _element(0xA3, block), _element(0xEC, bytes(padding))
+        clusters.append(_element(0x1F43B675, *parts))
+    head = _element(
+        0x1A45DFA3, _number(0x4286, 1), _number(0x42F7, 1), _number(0x42F2, 4), _number(0x42F3, 8),
+        _element(0x4282, b"webm"), _number(0x4287, 2), _number(0x4285, 2),
+    )  # fmt: skip
+    duration = _element(0x4489, struct.pack(">d", seconds * 1000))
+    info = _element(0x1549A966, _number(0x2AD7B1, 10**6), duration)  # times are in milliseconds
+    size = _element(0xE0, _number(0xB0, width), _number(0xBA, height))
+    codec = _element(0x86, b"V_VP8")
+    entry = _element(0xAE, _number(0xD7, 1), _number(0x73C5, 1), _number(0x83, 1), codec, size)
+    before = info + _element(0x1654AE6B, entry)
+
+    def cues(at: int) -> bytes:
+        """Return the places of all clusters, of which the first is at `at`."""
+        points = []
+        for second, cluster in enumerate(clusters):
+            place = _element(0xB7, _number(0xF7, 1), _number(0xF1, at))
+            points.append(_element(0xBB, _number(0xB3, second * 1000), place))
+            at += len(cluster)
+        return _element(0x1C53BB6B, *points)
+
+    first = len(before) + len(cues(0))
+    return head + _element(0x18538067, before, cues(first), *clusters)
+
+
+def film_colour(second: int) -> tuple[int, int, int]:
+    return second * 4 % 256, 255 - second * 4 % 256, 100
+
+
+def _element(name: int, *contents: bytes) -> bytes:
+    """Return an element of Matroska: its name, its length in 8 bytes, and its contents."""
+    data = b"".join(contents)
+    length = (1 << 56 | len(data)).to_bytes(8, "big")
+    return name.to_bytes((name.bit_length() + 7) // 8, "big") + length + data
+
+
+def _number(name: int, value: int) -> bytes:
+    return _element(name, value.to_bytes(8, "big"))
+
+
 def pdf(text: str = "Hello", action: str = "") -> bytes:
     """Return a PDF of one page. `action` is JavaScript that runs when it is opened."""
     opened = f"/OpenAction<</S/JavaScript/JS({action})>>" if action else ""
@@ -117,6 +172,7 @@ _add("series.npy", "npy", lambda: npy(np.sin(np.arange(500) / 20)))
 _add("arrays.npz", "npz", lambda: npz(images=photo(6), labels=np.arange(10)))
 _add("pickled.npy", "npy", lambda: npy(np.array([{"a": 1}], object)))
 _add("tone.wav", "audio", sound)
+_add("film.webm", "video", film)
 _add("page.pdf", "pdf", pdf)
 _add(
     "drawing.svg", "text", lambda: b'<svg xmlns="http://www.w3.org/2000/svg" width="9" height="9"/>'

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import itertools
 import os
+import threading
 from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-import ffrecord
+import ffrecord.view
 from ffrecord.view.server import Server
+from tests.support import archives
 from tests.view import browsers, corpus
 from tests.view.browsers import Tab
 from tests.view.conftest import DAMAGED, DATAPOINTS
@@ -20,16 +24,30 @@ from tests.view.conftest import DAMAGED, DATAPOINTS
 MANY = 100_000
 
 
-@pytest.fixture
-def tab(browser: Any, folder: Server) -> Iterator[Tab]:
+@pytest.fixture(scope="module")
+def folder_tab(browser: Any, folder: Server) -> Iterator[Tab]:
     with browsers.tab(browser, folder) as opened:
         yield opened
 
 
 @pytest.fixture
-def data(browser: Any, dataset: Server) -> Iterator[Tab]:
+def tab(folder_tab: Tab) -> Iterator[Tab]:
+    """Yield a tab that other tests have used: `go` loads the page anew, `move` does not."""
+    folder_tab.page.set_viewport_size(browsers.DESKTOP)
+    yield folder_tab
+    folder_tab.check()
+
+
+@pytest.fixture(scope="module")
+def data_tab(browser: Any, dataset: Server) -> Iterator[Tab]:
     with browsers.tab(browser, dataset) as opened:
         yield opened
+
+
+@pytest.fixture
+def data(data_tab: Tab) -> Iterator[Tab]:
+    yield data_tab
+    data_tab.check()
 
 
 def names(tab: Tab) -> list[str]:
@@ -67,11 +85,20 @@ def test_thumbnails_appear_and_damage_is_shown(tab: Tab) -> None:
     tab.until("document.querySelector('#preview img')?.naturalWidth === 160")
 
 
+@pytest.fixture(scope="module")
+def in_page(folder_tab: Tab) -> Tab:
+    """Return the tab with the page in it, for tests that only `move`."""
+    folder_tab.go()
+    folder_tab.see("#main .item")
+    return folder_tab
+
+
 @pytest.mark.parametrize("name", corpus.KINDS)
-def test_every_kind_has_its_preview(tab: Tab, name: str) -> None:
+def test_every_kind_has_its_preview(in_page: Tab, tab: Tab, name: str) -> None:
     view = corpus.KINDS[name][0]
-    tab.go(f"#/kinds?open=kinds/{name}")
-    body = tab.see(f"#preview .preview-body.as-{view}, #preview .notice.problem")
+    tab.move(f"#/kinds?open=kinds/{name}")
+    this = f"#preview:has(h2[title='kinds/{name}'])"
+    body = tab.see(f"{this} .preview-body.as-{view}, {this} .notice.problem")
     if name == "pickled.npy":
         assert "never loaded" in body.inner_text()
         return
@@ -81,18 +108,96 @@ def test_every_kind_has_its_preview(tab: Tab, name: str) -> None:
     shown = {
         "text": ".codeline[data-line='1']", "json": ".json .key", "jsonl": ".record .key",
         "csv": ".sheet td", "npy": ".numbers dd", "npz": ".tabs button", "audio": "audio",
-        "pdf": "iframe", "hex": ".hexline .letters", "empty": ".notice",
+        "video": "video", "pdf": "iframe", "hex": ".hexline .letters", "empty": ".notice",
     }  # fmt: skip
     if view in shown:
         tab.see(f"#preview {shown[view]}")
-    if view == "audio":
-        tab.until("document.querySelector('audio').duration > 0.9")
+    if view in ("audio", "video"):
+        tab.until(f"document.querySelector('{view}').duration > 0.9")
+
+
+@pytest.mark.parametrize(
+    ("name", "tag", "seconds"), [("film.webm", "video", 60), ("tone.wav", "audio", 600)]
+)
+def test_a_jump_in_a_film_or_sound_asks_only_for_the_rest(
+    browser: Any, media: Server, name: str, tag: str, seconds: int
+) -> None:
+    with browsers.tab(browser, media) as tab:
+        ranges: list[str] = []
+        tab.page.on("response", lambda answer: ranges.append(answer.headers.get("content-range")))
+        tab.go(f"#/?open={name}")
+        tab.see(f"#preview {tag}")
+        player = f"document.querySelector('#preview {tag}')"
+        tab.until(f"{player}.readyState >= 1")
+        assert tab.page.evaluate(f"{player}.duration") == pytest.approx(seconds)
+        tab.page.evaluate(f"{player}.currentTime = {0.8 * seconds + 0.5}")
+        tab.until(f"!{player}.seeking && {player}.readyState >= 2")
+        begins = [int(each.split()[1].partition("-")[0]) for each in ranges if each]
+        whole = int(next(each for each in ranges if each).rpartition("/")[2])
+        assert begins[0] == 0
+        assert 0.7 * whole < begins[-1] < whole
+        if tag == "video":
+            tab.page.evaluate(
+                f"""() => {{
+                  const canvas = document.createElement("canvas").getContext("2d");
+                  canvas.drawImage({player}, 0, 0);
+                  window.pixel = [...canvas.getImageData(32, 24, 1, 1).data];
+                }}"""
+            )
+            pixel = tab.page.evaluate("window.pixel")[:3]
+            assert np.abs(np.subtract(pixel, corpus.film_colour(48))).max() < 6
+
+
+@pytest.fixture(scope="module")
+def media(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """Serve a film of a minute, too long for the browser to load it ahead, and a sound of ten."""
+    top = tmp_path_factory.mktemp("media")
+    (top / "tree").mkdir()
+    (top / "tree/film.webm").write_bytes(corpus.film(60, padding=800_000))
+    (top / "tree/tone.wav").write_bytes(corpus.sound(600))
+    archives.pack(top / "tree", top / "media.ffr")
+    with browsers.served(top / "media.ffr") as server:
+        yield server
 
 
 def test_a_long_number_in_json_keeps_its_digits(tab: Tab) -> None:
     tab.go("#/kinds?open=kinds/tree.json")
     tab.see("#preview .json summary", "1 key").click()
     assert tab.see("#preview .json .num").inner_text() == str(2**70)
+
+
+def test_a_long_text_is_shown_part_by_part(browser: Any, tmp_path: Path) -> None:
+    lines = [f"line {number}" for number in range(6000)]
+    (tmp_path / "tree").mkdir()
+    (tmp_path / "tree/long.txt").write_text("\n".join(lines))
+    (tmp_path / "tree/broken.json").write_text("[\n" + ",\n".join(lines))
+    archives.pack(tmp_path / "tree", tmp_path / "t.ffr")
+    ffrecord.write_dataset(tmp_path / "set", [{"text": "\n".join(lines)}], progress=False)
+    places = [
+        (tmp_path / "t.ffr", "open=long.txt", 6000),
+        (tmp_path / "t.ffr", "open=broken.json", 6001),
+        (tmp_path / "set", "cell=0.text", 6000),
+    ]
+    for path, state, count in places:
+        with browsers.served(path) as server, browsers.tab(browser, server) as tab:
+            tab.go(f"#/?{state}")
+            tab.see(".codeline[data-line='5000']")
+            assert tab.page.locator(".codeline").count() == 5000
+            tab.page.locator(".more").click()
+            tab.until(f"document.querySelectorAll('.codeline').length === {count}")
+            assert lines[-1] in tab.page.locator(".codeline").last.inner_text()
+            tab.page.locator(".more").wait_for(state="hidden")
+
+
+def test_a_long_value_in_json_is_cut(browser: Any, tmp_path: Path) -> None:
+    (tmp_path / "tree").mkdir()
+    content = '{"picture": "' + "A" * 5_000_000 + '", "digits": ' + "9" * 1_000_000 + "}"
+    (tmp_path / "tree/long.json").write_text(content)
+    archives.pack(tmp_path / "tree", tmp_path / "t.ffr")
+    with browsers.served(tmp_path / "t.ffr") as server, browsers.tab(browser, server) as tab:
+        tab.go("#/?open=long.json")
+        assert "AAA… (5,000,000 letters)" in tab.see(".json .string").inner_text()
+        assert "999… (1,000,000 letters)" in tab.see(".json .num").inner_text()
 
 
 def test_every_file_can_be_shown_as_text_and_as_bytes(tab: Tab) -> None:
@@ -128,6 +233,30 @@ def test_the_keyboard_moves_opens_searches_and_closes(tab: Tab) -> None:
     tab.see(".listing-head", "3 matches")
     tab.page.keyboard.press("Escape")
     tab.see(".listing-head", f"{len(corpus.KINDS)} entries")
+
+
+def test_the_keys_go_on_in_a_folder_that_was_entered(tab: Tab) -> None:
+    tab.go()
+    tab.see("#main .item", "photos").click()  # with the mouse
+    tab.see("#main .item", "0000.jpg")
+    tab.page.keyboard.press("End")
+    tab.see("#main .item.chosen", "0059.jpg")
+    tab.page.keyboard.press("Backspace")
+    tab.see("#main .item", "kinds")
+    for _ in range(3):
+        tab.page.keyboard.press("ArrowRight")
+    tab.see("#main .item.chosen", "hostile")
+    tab.page.keyboard.press("Enter")  # with the keyboard
+    tab.see("#main .item", "evil.html")
+    tab.page.keyboard.press("Home")
+    tab.page.keyboard.press("Enter")
+    tab.see("#preview h2", "script")
+    tab.page.locator("[title='Overview']").click()
+    tab.see(".tile", "files")
+    tab.page.keyboard.press("Escape")
+    tab.see("#main .item", "evil.html")
+    tab.page.keyboard.press("Backspace")
+    tab.see("#main .item", "kinds")
 
 
 @pytest.mark.parametrize(
@@ -222,6 +351,70 @@ def test_a_phone_has_room_for_everything(browser: Any, folder: Server) -> None:
         assert tab.page.evaluate(wide)
         tab.page.locator("#preview [title^='Close']").tap()
         tab.page.locator("#preview").wait_for(state="hidden")
+
+
+def test_the_head_of_a_preview_fits_every_window(tab: Tab) -> None:
+    tab.go("#/photos?open=photos/0002.jpg")
+    tab.see("#preview .pair button")
+    for width in (320, 390, 640, 800, 1000, 1280):  # 800: a cell of a notebook
+        tab.page.set_viewport_size({"width": width, "height": 600})
+        assert tab.page.locator("#preview h2").bounding_box()["width"] > 60
+        for part in tab.page.locator("#preview .preview-head button:visible").all():
+            box = part.bounding_box()
+            assert 0 <= box["x"] <= width - box["width"], (width, part.get_attribute("title"))
+
+
+# ---- notebooks -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def notebook(tmp_path: Path) -> Iterator[tuple[Path, str]]:
+    """Serve a folder with pages of another site; yield the folder and its URL."""
+    handler = partial(QuietHandler, directory=tmp_path)
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield tmp_path, f"http://localhost:{server.server_address[1]}"
+        server.shutdown()
+        thread.join()
+
+
+class QuietHandler(SimpleHTTPRequestHandler):
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+def test_a_notebook_shows_the_page_in_a_frame_and_keeps_the_focus(
+    browser: Any, archive: Path, notebook: tuple[Path, str]
+) -> None:
+    folder, url = notebook
+    with ffrecord.view.show(archive, height=500) as shown:
+        cell = "<!doctype html><textarea autofocus></textarea>"
+        (folder / "cell.html").write_text(cell + shown._repr_html_())
+        page = browser.new_page(viewport=browsers.DESKTOP)
+        page.set_default_timeout(browsers.PATIENCE)
+        page.goto(f"{url}/cell.html")
+        frame = page.frame_locator("iframe[title='ffrecord view']")
+        frame.locator("#main .item", has_text="photos").wait_for()
+        assert page.evaluate("document.activeElement.tagName") == "TEXTAREA"
+        frame.locator("#main .item", has_text="photos").click()
+        frame.locator("#main .item img").first.wait_for()
+        frame.locator("#main .item", has_text="0003.jpg").click()
+        frame.locator("#preview img").wait_for()
+        frame.locator("[title='Light or dark']").click()
+        assert page.url == f"{url}/cell.html"
+        page.close()
+
+
+def test_pages_of_other_sites_cannot_frame_the_page_of_the_command(
+    browser: Any, folder: Server, notebook: tuple[Path, str]
+) -> None:
+    place, url = notebook
+    (place / "cell.html").write_text(f"<iframe src='{folder.url}'></iframe>")
+    page = browser.new_page()
+    with page.expect_console_message(lambda said: "frame-ancestors" in said.text):
+        page.goto(f"{url}/cell.html")
+    page.close()
 
 
 # ---- large folders -------------------------------------------------------------------------
@@ -346,8 +539,9 @@ def test_a_sample_of_datapoints_is_seeded(data: Tab) -> None:
 
 
 @pytest.mark.parametrize("number", range(len(corpus.HOSTILE)))
-def test_hostile_names_and_contents_run_no_script(tab: Tab, number: int) -> None:
-    tab.go("#/hostile")
+def test_hostile_names_and_contents_run_no_script(in_page: Tab, tab: Tab, number: int) -> None:
+    tab.move("#/hostile")
+    tab.page.locator("#preview").wait_for(state="hidden")
     tab.page.evaluate("addEventListener('message', () => { window.hacked = 2 })")
     cell = tab.page.locator("#main .item").nth(number)
     cell.wait_for()
@@ -366,10 +560,10 @@ def test_hostile_names_and_contents_run_no_script(tab: Tab, number: int) -> None
 
 @pytest.mark.parametrize("name", ["evil.html", "evil.svg", "polyglot.gif", "html-as.jpg"])
 def test_contents_that_are_opened_by_themselves_are_confined(
-    tab: Tab, folder: Server, name: str
+    in_page: Tab, tab: Tab, name: str
 ) -> None:
-    tab.go(f"#/hostile?open=hostile/{name}")
-    tab.see("#preview .preview-head")
+    tab.move(f"#/hostile?open=hostile/{name}")
+    tab.see(f"#preview h2[title='hostile/{name}']")
     address = tab.page.locator("#preview a[download]").evaluate("link => link.href")
     policies = tab.page.evaluate(
         """async (address) => Promise.all(["", "&svg=1"].map(async (more) => {
