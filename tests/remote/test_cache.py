@@ -171,6 +171,32 @@ def test_a_batch_with_missing_blocks_asks_for_those_only(
         assert not through.requests
 
 
+@pytest.mark.parametrize("check_data", [True, False])
+@pytest.mark.parametrize("dropped", [False, True])
+def test_blocks_that_are_on_their_way_are_not_requested_again(
+    through: Proxy, record_file: str, records: list[bytes], cache: Path, check_data: bool,
+    dropped: bool,
+) -> None:  # fmt: skip
+    with FileReader(f"{through.url}/{record_file}", check_data, cache=cache) as reader:
+        through.requests.clear()
+        batches = [ALL[k:COUNT:4] for k in range(4)]
+        waiting = [reader.read_async(batch) for batch in batches]
+        if dropped:
+            waiting[0] = reader.read_async(batches[0])
+        for batch, each in zip(batches, waiting, strict=True):
+            assert handmade.as_bytes(each.result()) == [records[i] for i in batch]
+        if not dropped:
+            spans = [each.partition("-") for each in through.ranges()]
+            asked = np.zeros(source_of(reader).size() // BLOCK + 1, int)
+            for begin, _, end in spans:
+                asked[int(begin) // BLOCK : int(end) // BLOCK + 1] += 1
+            assert asked.max() == 1
+        copy = source_of(reader).copy
+        assert copy is not None
+        del waiting, each
+        assert not copy.expects_any
+
+
 def test_the_index_of_many_files_comes_from_the_cache(
     through: Proxy, site: Site, tmp_path: Path, cache: Path
 ) -> None:

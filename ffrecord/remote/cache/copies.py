@@ -52,6 +52,20 @@ class Copies:
                 self._whole[number] = copy.is_whole
         return mask if mask.any() else None
 
+    def expect(self, file: Ints | None, begin: Ints, end: Ints) -> Mask | None:
+        """Return a mask of the ranges whose blocks are there or on their way; None for none."""
+        if not any(copy is not None and copy.expects_any for copy in self._each):
+            return None
+        if file is None:
+            file = np.zeros(len(begin), np.int64)
+        mask = np.zeros(len(begin), bool)
+        for number in np.unique(file).tolist():
+            copy = self._each[number]
+            if copy is not None and copy.expects_any:
+                rows = (file == number).nonzero()[0]
+                mask[rows] = copy.expects_each(begin[rows], end[rows])
+        return mask if mask.any() else None
+
     def places(self, file: Ints | None) -> Ints | None:
         """Return the numbers of files among `local`."""
         return file if file is None else self._place[file]

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import os
 import threading
 import time
@@ -48,6 +49,9 @@ MOST_UNPUBLISHED = 64 << 20
 the disk."""
 
 
+_notes = itertools.count()
+
+
 @dataclass(frozen=True, slots=True)
 class LocalCopy:
     """A whole object on the local disk. Its bytes stay there while this object is in use.
@@ -78,6 +82,7 @@ class Copy:
         self._seeds, self._recent_seed = seeds(self.header), recent_seed(self.header)
         self._state = np.zeros(self.header.blocks, np.uint8)
         self._crcs = np.zeros(self.header.blocks, np.uint32)
+        self._expected: dict[int, tuple[int, int]] = {}  # runs of blocks that are on their way
         self._unpublished: list[int] = []
         self._whole = False
         self._looked, self._changed = 0.0, -1
@@ -121,6 +126,34 @@ class Copy:
             self._verify(np.unique(blocks))
         least = VERIFIED if verified else THERE
         mask: Mask = np.minimum.reduceat(self._state[blocks], starts) >= least
+        return mask
+
+    # No locks here: a garbage collection may drop a batch that nobody wants, in any thread.
+
+    @property
+    def expects_any(self) -> bool:
+        """True if blocks are on their way, and can be kept."""
+        can_be_kept = self.usable and self._writable and not self._folder.is_paused
+        return bool(self._expected) and can_be_kept
+
+    def expect(self, begin: int, end: int) -> int:
+        """Note that the bytes [begin, end) are on their way; return a number for the note."""
+        number = next(_notes)
+        self._expected[number] = begin // BLOCK, -(-end // BLOCK)
+        return number
+
+    def expect_no_more(self, number: int) -> None:
+        """Forget a note: the bytes have been put into the copy, or will not come."""
+        self._expected.pop(number, None)
+
+    def expects_each(self, begin: Ints, end: Ints) -> Mask:
+        """Return a mask of the ranges whose blocks are all there or on their way."""
+        spans = np.array(sorted(self._expected.copy().values()) or [(0, 0)])
+        first, last = spans[:, 0], np.maximum.accumulate(spans[:, 1])
+        blocks, starts = _blocks_of(begin, end)
+        place = first.searchsorted(blocks, side="right") - 1
+        expected = (place >= 0) & (blocks < last[place])
+        mask: Mask = np.logical_and.reduceat(expected | (self._state[blocks] != MISSING), starts)
         return mask
 
     def _verify(self, numbers: Ints) -> None:
@@ -347,6 +380,7 @@ class Copy:
     def renew_locks(self) -> None:
         """Make new locks in a forked child: other threads of the parent may have held them."""
         self._lock, self._flushing = threading.Lock(), threading.Lock()
+        self._expected = {}  # the answers arrive in the parent
 
 
 def _blocks_of(begin: Ints, end: Ints) -> tuple[Ints, Ints]:
