@@ -60,10 +60,11 @@ class Batch:
             self.compare(range(len(results)), self.stored.tolist(), computed)
         return results
 
-    def begin_read(self, *, everything: bool, shares: bool = True) -> PendingRead:
+    def begin_read(self, *, everything: bool) -> PendingRead:
         """Start reading: `everything`, or only as much as a plain `read` keeps in flight.
 
-        `shares`: records whose bytes are on their way for another batch are read after that batch.
+        With `everything` the result is needed later. So records whose bytes are on their way for
+        another batch are left to its requests, and read when the result is asked for.
         """
         if self.mode == "mmap":
             return PendingRead(self)
@@ -81,7 +82,7 @@ class Batch:
             return PendingRead(self, arrivals=[_Arrival(fetch, rows)])
         checked = self.stored is not None
         arrivals, later = [], None
-        parts = sources.fetch(file, begin, end, _slabs, checked=checked, shares=shares)
+        parts = sources.fetch(file, begin, end, _slabs, checked=checked, shares=everything)
         for part, some in parts:
             of = some if rows is None else rows if some is None else rows[some]
             if part is None:
@@ -190,7 +191,7 @@ class PendingRead:
             if not arrivals or not all(arrival.fetch.mine for arrival in arrivals):
                 # A retry after an error, or all rows are read now, or a forked child, where no read
                 # ever completes.
-                again = self._batch.begin_read(everything=False, shares=False)
+                again = self._batch.begin_read(everything=False)
                 self._results = again.result()
             else:
                 self._results = self._collect(arrivals)
@@ -207,14 +208,14 @@ class PendingRead:
             for arrival in reversed(arrivals):  # the first one may be the network
                 self._collect_part(arrival, results)
             if self._later is not None:
-                rest = batch.some(self._later).begin_read(everything=False, shares=False).result()
+                rest = batch.some(self._later).begin_read(everything=False).result()
                 for row, record in zip(self._later.tolist(), rest, strict=True):
                     results[row] = record
         except (ReadFailedError, TruncatedError) as error:
             sources = batch.sources
             if isinstance(sources, SourceSet) or not sources.give_up_copies(error):
                 raise
-            return batch.begin_read(everything=False, shares=False).result()
+            return batch.begin_read(everything=False).result()
         finally:
             for arrival in arrivals:
                 arrival.fetch.close()
