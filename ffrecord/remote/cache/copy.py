@@ -23,6 +23,7 @@ import time
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -36,6 +37,8 @@ from ffrecord.remote.cache import publisher, trouble
 from ffrecord.remote.cache.folder import COPY, CacheFolder, recent_seed, seeds
 
 MISSING, THERE, VERIFIED = 0, 1, 2
+
+Crcs: TypeAlias = npt.NDArray[np.uint32]
 
 LOOK_AGAIN = 0.25
 """Seconds between two looks at the whole map, for blocks that other processes have added. The
@@ -204,7 +207,9 @@ class Copy:
 
     def _look_at(self, blocks: Ints) -> bool:
         """Look for some blocks that other processes have added; return True if there are any."""
-        places = np.unique(blocks[self._state[blocks] == MISSING] // LOOK_AT)
+        is_looked_at = np.zeros(self.header.blocks // LOOK_AT + 1, bool)
+        is_looked_at[blocks[self._state[blocks] == MISSING] // LOOK_AT] = True
+        places = is_looked_at.nonzero()[0]  # np.unique would load numpy.ma, which takes 15 ms
         found = [
             self._read_entries(int(run[0]) * LOOK_AT, (int(run[-1]) + 1) * LOOK_AT)
             for run in _runs(places)
@@ -288,11 +293,7 @@ class Copy:
                 if not self._folder.reserve(sum(len(data) for _, data in runs)):
                     trouble.warn_full(self._folder.path)
                     return
-                for (first, data), some in zip(runs, crcs, strict=True):
-                    write_all(self._fd, data.data, first * BLOCK)
-                    if self._recent_seed is not None:
-                        raw = cachemap.entries(self._recent_seed, first, some)
-                        write_all(self._map_fd, raw, cachemap.entry_at(first))
+                self._write(runs, crcs)
         except OSError as error:
             self._writable = isinstance(error, TimeoutError)
             trouble.warn(self._folder.path, error)
@@ -305,6 +306,14 @@ class Copy:
                 self._unpublished += range(first, first + len(some))
             waiting = len(self._unpublished) * BLOCK
         publisher.note(self, hurry=waiting >= MOST_UNPUBLISHED)
+
+    def _write(self, runs: Sequence[tuple[int, Bytes]], crcs: Sequence[Crcs]) -> None:
+        """Write runs of blocks, and recent entries for them."""
+        for (first, data), some in zip(runs, crcs, strict=True):
+            write_all(self._fd, data.data, first * BLOCK)
+            if self._recent_seed is not None:
+                raw = cachemap.entries(self._recent_seed, first, some)
+                write_all(self._map_fd, raw, cachemap.entry_at(first))
 
     def _whole_blocks(self, offset: int, data: Bytes) -> tuple[int, int]:
         """Return the numbers of the first whole block, and of the one after the last."""
@@ -396,7 +405,7 @@ def _runs(numbers: Ints) -> list[Ints]:
     return np.split(numbers, np.flatnonzero(np.diff(numbers) != 1) + 1) if len(numbers) else []
 
 
-def _crcs_of(data: Bytes) -> npt.NDArray[np.uint32]:
+def _crcs_of(data: Bytes) -> Crcs:
     """Return the checksum of each block in `data`."""
     return np.array([crc32(data[at : at + BLOCK]) for at in range(0, len(data), BLOCK)], np.uint32)
 

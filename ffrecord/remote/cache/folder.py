@@ -35,6 +35,10 @@ NAME = re.compile(r"[0-9a-f]{32}-[0-9a-f]{16}")
 MAP, COPY, NEW = ".map", ".copy", ".new"
 _ENDINGS = (MAP, COPY, NEW)
 
+LONGEST_PAUSE = 0.002
+"""Seconds between two looks at the lock, which take some microseconds. Workers of a loader wait for
+it often, and for a few milliseconds."""
+
 LOCK_SECONDS = 10.0
 """Longest wait for another process. It holds the lock while it writes a few megabytes, so only a
 stopped process or a hanging disk takes as long."""
@@ -132,7 +136,7 @@ class CacheFolder:
                         errno.ETIMEDOUT, "another process does not release its lock", self.path
                     )
                 time.sleep(pause)
-                pause = min(2 * pause, 0.02)
+                pause = min(2 * pause, LONGEST_PAUSE)
         except BaseException:
             os.close(fd)
             raise
