@@ -35,8 +35,8 @@ from ffrecord.records.ranges import Extent
 SMALL_BATCH = 2
 SMALL_BYTES = 1 << 20
 
-LARGE = 32 << 10
-"""Mean size of records from which a second copy takes longer than a system call for each record."""
+ENOUGH = 4 << 10
+"""Mean size of records from which a system call for each takes less time than to copy it again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ class Table(ABC):
         return Batch(sources, file, number, begin, end, stored if self.check else None, self.mode)
 
     def cached_bytes(self, records: Ints) -> list[bytes] | None:
-        """Return verified records as bytes, if they are large and the page cache has them.
+        """Return verified records as bytes, if the page cache has them and they are not small.
 
         Each is copied once, where `read` and `tobytes` copy twice. None: `read` does it, because it
         is faster, or because it says what is wrong with a record.
@@ -111,7 +111,7 @@ class Table(ABC):
             return None
         batch, sources = self.batch(records), self.require_files()
         length = batch.end - batch.begin
-        if int(length.sum()) < len(records) * LARGE:
+        if int(length.sum()) < len(records) * ENOUGH:
             return None
         fds = np.broadcast_to(sources.fds[0 if batch.file is None else batch.file], len(records))
         if not sources.cache.has_most(fds, batch.begin, length):
