@@ -315,9 +315,7 @@ class RemoteSources:
             parts.append((None, rows))
         return parts
 
-    def _read_copies(
-        self, file: Ints | None, begin: Ints, end: Ints, slabs: SlabPool
-    ) -> Fetch:  # fmt: skip
+    def _read_copies(self, file: Ints | None, begin: Ints, end: Ints, slabs: SlabPool) -> Fetch:
         places = self._copies.places(file)
         return Fetch(self._copies.local, places, begin, end, "auto", slabs)
 

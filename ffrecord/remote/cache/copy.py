@@ -51,7 +51,6 @@ MOST_UNPUBLISHED = 64 << 20
 """Bytes after which blocks are flushed at once. A flush that has more to do holds up other users of
 the disk."""
 
-
 _notes = itertools.count()
 
 
@@ -136,8 +135,9 @@ class Copy:
     @property
     def expects_any(self) -> bool:
         """True if blocks are on their way, and can be kept."""
-        can_be_kept = self.usable and self._writable and not self._folder.is_paused
-        return bool(self._expected) and can_be_kept
+        if not self._expected:
+            return False
+        return self.usable and self._writable and not self._folder.is_paused
 
     def expect(self, begin: int, end: int) -> int:
         """Note that the bytes [begin, end) are on their way; return a number for the note."""
