@@ -167,6 +167,11 @@ class Archive(Closing):
             error.name = os.fspath(name(records.tolist().index(before + error.record)))
             raise
 
+    def read_bytes(self, records: Ints, name: Callable[[int], Path]) -> list[bytes]:
+        """Return verified records as bytes. `name` is as for `read_records`."""
+        found = table_of(self.reader).cached_bytes(records)
+        return found or list(map(np.ndarray.tobytes, self.read_records(records, name)))
+
     def read_range(self, inode: int, offset: int, length: int) -> Bytes:
         """Return verified bytes of a regular file; fewer than `length` at its end."""
         piece = self.blocks.piece(inode, offset, length, self.reader.check_data)

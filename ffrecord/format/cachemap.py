@@ -16,12 +16,17 @@ are little endian:
   may be shorter. The mark is made of the crc, the number of the block and the seed. A block is
   there if its entry has the right mark. So zeros, and entries of another map, never count.
 - An entry is written when its block is on disk, and cleared on disk before its block is.
+- Before that, a recent entry may be written. Its mark is made with the recent seed of the map and
+  the present run of the kernel. It says that the block is in the page cache, which all processes
+  share. After a power cut the machine is in another run, so the entry does not count.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import struct
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
@@ -129,11 +134,24 @@ def entries(seed: int, first: int, crcs: npt.NDArray[np.uint32]) -> bytes:
     return rows.tobytes()
 
 
-def there(seed: int, first: int, raw: bytes) -> tuple[Mask, npt.NDArray[np.uint32]]:
-    """Return which of consecutive blocks are there, and the crc in each entry."""
+def recent_seed(seed: int, boot: str) -> int:
+    """Return the seed of recent entries, for a map's seed and the id of a run of the kernel."""
+    digest = hashlib.sha256(f"{seed} {boot}".encode()).digest()
+    # The lowest bit of a seed is lost in the mark. No entry is both recent and durable.
+    return (seed ^ ((int.from_bytes(digest[:4], "little") | 1) << 1)) & 0xFFFFFFFF
+
+
+def there(seeds: Collection[int], first: int, raw: bytes) -> tuple[Mask, npt.NDArray[np.uint32]]:
+    """Return which of consecutive blocks are there, and the crc in each entry.
+
+    `seeds`: the map's seed, and its recent seed if recent entries count.
+    """
     rows = np.frombuffer(raw, ENTRY, len(raw) // ENTRY.itemsize)
     crcs = rows["crc"].astype(np.uint32)
-    mask: Mask = rows["mark"] == marks(seed, np.arange(first, first + len(rows)), crcs)
+    numbers = np.arange(first, first + len(rows))
+    mask: Mask = np.zeros(len(rows), bool)
+    for seed in seeds:
+        mask |= rows["mark"] == marks(seed, numbers, crcs)
     return mask, crcs
 
 

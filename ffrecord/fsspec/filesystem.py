@@ -365,8 +365,8 @@ class PackedFolderFileSystem(AbstractFileSystem):  # type: ignore[misc]
             stop = max(done + 1, int(ends.searchsorted(before + BATCH_BYTES, side="right")))
             some = paths[done:stop]
             try:
-                found = self.folder.archive.read_records(records[done:stop], some.__getitem__)
-                contents.update(zip(some, map(np.ndarray.tobytes, found), strict=True))
+                found = self.folder.archive.read_bytes(records[done:stop], some.__getitem__)
+                contents.update(zip(some, found, strict=True))
             except (FFRecordError, OSError):
                 if on_error == "raise":
                     raise

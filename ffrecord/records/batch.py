@@ -7,7 +7,7 @@ them. `FileReader.read` calls `result()` at once.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
@@ -61,7 +61,11 @@ class Batch:
         return results
 
     def begin_read(self, *, everything: bool) -> PendingRead:
-        """Start reading: `everything`, or only as much as a plain `read` keeps in flight."""
+        """Start reading: `everything`, or only as much as a plain `read` keeps in flight.
+
+        With `everything` the result is needed later. So records whose bytes are on their way for
+        another batch are left to its requests, and read when the result is asked for.
+        """
         if self.mode == "mmap":
             return PendingRead(self)
         file, begin, end, rows = self.file, self.begin, self.end, None
@@ -77,12 +81,28 @@ class Batch:
             fetch.start(everything=everything)
             return PendingRead(self, arrivals=[_Arrival(fetch, rows)])
         checked = self.stored is not None
-        arrivals = []
-        for part, some in sources.fetch(file, begin, end, _slabs, checked=checked):
-            part.start(everything=everything)
+        arrivals, later = [], None
+        parts = sources.fetch(file, begin, end, _slabs, checked=checked, shares=everything)
+        for part, some in parts:
             of = some if rows is None else rows if some is None else rows[some]
-            arrivals.append(_Arrival(part, of))
-        return PendingRead(self, arrivals=arrivals)
+            if part is None:
+                later = of
+            else:
+                part.start(everything=everything)
+                arrivals.append(_Arrival(part, of))
+        return PendingRead(self, arrivals=arrivals, later=later)
+
+    def some(self, rows: Ints) -> Batch:
+        """Return a batch of some rows of this one."""
+        return replace(
+            self,
+            file=None if self.file is None else self.file[rows],
+            record=self.record[rows],
+            begin=self.begin[rows],
+            end=self.end[rows],
+            stored=None if self.stored is None else self.stored[rows],
+            part_of=None if self.part_of is None else self.part_of[rows],
+        )
 
     def empty(self) -> list[Bytes]:
         """Return an empty array for every row, after checking the checksums of empty records."""
@@ -155,10 +175,11 @@ class PendingRead:
 
     def __init__(
         self, batch: Batch, *, arrivals: Sequence[_Arrival] = (),
-        results: list[Bytes] | None = None,
+        results: list[Bytes] | None = None, later: Ints | None = None,
     ) -> None:  # fmt: skip
         self._batch = batch
         self._arrivals = arrivals
+        self._later = later  # rows that are read when all others are there
         self._results = results
 
     def result(self) -> list[Bytes]:
@@ -168,8 +189,10 @@ class PendingRead:
         elif self._results is None:
             arrivals, self._arrivals = self._arrivals, ()
             if not arrivals or not all(arrival.fetch.mine for arrival in arrivals):
-                # A retry after an error, or a forked child, where no read ever completes.
-                self._results = self._batch.begin_read(everything=False).result()
+                # A retry after an error, or all rows are read now, or a forked child, where no read
+                # ever completes.
+                again = self._batch.begin_read(everything=False)
+                self._results = again.result()
             else:
                 self._results = self._collect(arrivals)
         return self._results
@@ -184,6 +207,10 @@ class PendingRead:
                 results = batch.empty()
             for arrival in reversed(arrivals):  # the first one may be the network
                 self._collect_part(arrival, results)
+            if self._later is not None:
+                rest = batch.some(self._later).begin_read(everything=False).result()
+                for row, record in zip(self._later.tolist(), rest, strict=True):
+                    results[row] = record
         except (ReadFailedError, TruncatedError) as error:
             sources = batch.sources
             if isinstance(sources, SourceSet) or not sources.give_up_copies(error):

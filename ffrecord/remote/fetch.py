@@ -10,7 +10,7 @@ import asyncio
 import os
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from queue import Empty, SimpleQueue
 from typing import Any, Protocol
 
@@ -53,6 +53,7 @@ class RemoteFetch:
         self.plan = plan
         self.memory = memory
         self._objects = objects
+        self._expected: dict[int, tuple[Copy, int]] = {}  # read -> note in the copy
         self._flight = _Flight(link, objects, plan, memory)
         self._process = os.getpid()
 
@@ -65,7 +66,24 @@ class RemoteFetch:
         """Put all requests on their way. The link limits how many are in flight."""
         TALLY.memory += self.plan.size
         TALLY.missed += len(self.plan.offset)
+        self._expect()
         loop.loop().call_soon_threadsafe(self._flight.launch)
+
+    def _expect(self) -> None:
+        """Tell the copies which blocks are on their way."""
+        plan = self.plan
+        for read, offset in enumerate(plan.offset.tolist()):
+            where = self._objects[0 if plan.file is None else int(plan.file[read])]
+            if where.copy is not None:
+                end = offset + wanted(plan, read, where)
+                self._expected[read] = where.copy, where.copy.expect(offset, end)
+
+    def _expect_no_more(self, reads: Iterable[int]) -> None:
+        for read in reads:
+            found = self._expected.pop(read, None)
+            if found is not None:
+                copy, note = found
+                copy.expect_no_more(note)
 
     def waves(self) -> Iterator[list[int]]:
         """Yield the numbers of complete reads, in groups as they arrive."""
@@ -81,6 +99,7 @@ class RemoteFetch:
                     break
             left -= len(wave)
             self._keep(wave)
+            self._expect_no_more(wave)
             yield wave
 
     def _keep(self, wave: Sequence[int]) -> None:
@@ -100,6 +119,7 @@ class RemoteFetch:
 
     def close(self) -> None:
         """Cancel the requests that have no answer, and wait until nothing writes into memory."""
+        self._expect_no_more(list(self._expected))
         if self.mine and not self._flight.is_over:
             over = threading.Event()
             loop.loop().call_soon_threadsafe(self._flight.cancel, over)
@@ -107,6 +127,8 @@ class RemoteFetch:
 
     def __del__(self) -> None:
         flight = getattr(self, "_flight", None)
+        if flight is not None:
+            self._expect_no_more(list(self._expected))
         if flight is not None and self.mine and not flight.is_over:
             # A batch that nobody wants any more. The tasks keep its memory until they have ended.
             loop.loop().call_soon_threadsafe(flight.cancel, None)

@@ -23,6 +23,7 @@ from ffrecord.disk import extents
 from ffrecord.disk.fetch import Fetch
 from ffrecord.disk.slabs import SlabPool
 from ffrecord.disk.source import DESCRIPTORS_EACH, allow_descriptors
+from ffrecord.disk.tally import TALLY
 from ffrecord.errors import ReadFailedError, RemoteError, TruncatedError
 from ffrecord.format.cachemap import BLOCK
 from ffrecord.remote import loop
@@ -51,8 +52,9 @@ because providers limit the speed of each."""
 LONGEST = 16 << 20
 """Bytes of the longest request for records. Longer ranges are read in several requests."""
 
-Part: TypeAlias = "tuple[Fetch | RemoteFetch, Ints | None]"
-"""Reads in flight, and the rows of their records. None: all rows."""
+Part: TypeAlias = "tuple[Fetch | RemoteFetch | None, Ints | None]"
+"""Reads in flight, and the rows of their records (None: all rows). Without reads: the rows are
+going to be in the cache, because other batches of this process have asked for their blocks."""
 
 DESCRIPTORS_OF_A_COPY = 2  # the copy and its map; the engine for local files opens the copy again
 
@@ -280,27 +282,42 @@ class RemoteSources:
         return self._copies
 
     def fetch(
-        self, file: Ints | None, begin: Ints, end: Ints, slabs: SlabPool, *, checked: bool
-    ) -> list[Part]:
-        """Return the reads of the records [begin, end) of the given files, in up to two parts.
+        self, file: Ints | None, begin: Ints, end: Ints, slabs: SlabPool, *, checked: bool,
+        shares: bool,
+    ) -> list[Part]:  # fmt: skip
+        """Return the reads of the records [begin, end) of the given files, in up to three parts.
 
         Each part has the rows of its records; None stands for all rows. Records that the cache has
-        are read by the engine for local files, and come last, because requests should be on their
-        way first. `checked`: the caller compares checksums.
+        are read by the engine for local files, and come after the requests, which should be on
+        their way first. `checked`: the caller compares checksums. `shares`: the last part may be
+        records whose blocks are on their way for other batches.
         """
         there = self._copies.have(file, begin, end, checked=checked)
-        if there is None:
+        due = self._copies.expect(file, begin, end) if shares else None
+        if there is None and due is None:
             return [(self._request(file, begin, end, slabs), None)]
-        local = self._copies.local
+        if there is None:
+            there = np.zeros(len(begin), bool)
         if there.all():
-            return [(Fetch(local, self._copies.places(file), begin, end, "auto", slabs), None)]
-        rows, kept = (~there).nonzero()[0], there.nonzero()[0]
-        others = None if file is None else file[rows]
-        places = self._copies.places(None if file is None else file[kept])
-        return [
-            (self._request(others, begin[rows], end[rows], slabs), rows),
-            (Fetch(local, places, begin[kept], end[kept], "auto", slabs), kept),
-        ]
+            return [(self._read_copies(file, begin, end, slabs), None)]
+        if due is None:
+            due = there
+        parts: list[Part] = []
+        missing, kept, later = ~(there | due), there, due & ~there
+        for mask, read in ((missing, self._request), (kept, self._read_copies)):
+            rows = mask.nonzero()[0]
+            if len(rows):
+                some = None if file is None else file[rows]
+                parts.append((read(some, begin[rows], end[rows], slabs), rows))
+        rows = later.nonzero()[0]
+        if len(rows):
+            TALLY.missed += 1  # it is no batch that the cache had
+            parts.append((None, rows))
+        return parts
+
+    def _read_copies(self, file: Ints | None, begin: Ints, end: Ints, slabs: SlabPool) -> Fetch:
+        places = self._copies.places(file)
+        return Fetch(self._copies.local, places, begin, end, "auto", slabs)
 
     def _request(
         self, file: Ints | None, begin: Ints, end: Ints, slabs: SlabPool

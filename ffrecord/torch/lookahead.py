@@ -21,6 +21,10 @@ MOST_AHEAD = 8  # batches
 ENOUGH_READS = 256  # in flight for any disk; `fetch.WINDOW_READS` is the same for plain reads
 MOST_MEMORY = 256 << 20  # bytes of a worker's batches in flight: as many as `slabs` keeps
 MEMORY_SHARE = 1 / 8  # of the available memory, for the batches in flight of all workers
+ALONE = 8 << 20
+"""Bytes from which the first batch is read alone. The next one would take half of the bandwidth, so
+the first one would come twice as late."""
+
 LATE = 0.001  # seconds of waiting for the disk that are worth another batch in flight
 
 
@@ -49,10 +53,13 @@ class Lookahead:
         waited, self._waited = TALLY.waited - self._waited, TALLY.waited
         if self._was_early and waited >= LATE:
             self._go_deeper()
+        is_first = not self._next or self._next[0] != batch
         self._was_early = self._take(dataset, batch)
         self._next.extend(following or ())
         if self._next and not self._was_early:
             self._begin(dataset, list(batch))  # before the next batches: it is needed first
+            if is_first and self._size >= ALONE:
+                return
         for place in range(self._begun, min(self._depth, len(self._next))):
             self._begin(dataset, self._next[place])
             self._begun += 1

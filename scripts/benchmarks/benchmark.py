@@ -93,6 +93,19 @@ def add_common_options(parser: argparse.ArgumentParser, quick: str) -> None:
     )
 
 
+def add_only(parser: argparse.ArgumentParser, **choices: Sequence[str]) -> None:
+    """Add an option `--only-NAME` for each keyword, which measures only some of its choices."""
+    for name, all_of_them in choices.items():
+        parser.add_argument(
+            f"--only-{name}",
+            nargs="+",
+            choices=all_of_them,
+            default=all_of_them,
+            help=f"measure only these: {', '.join(all_of_them)}",
+            metavar=name.upper(),
+        )
+
+
 def outputs(options: argparse.Namespace) -> Path:
     """Return the folder for JSON and charts. Results of --quick do not go into docs/."""
     if options.out is not None:

@@ -8,7 +8,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from . import datasets, machine, mounters, peers, report, rounds
-from .benchmark import Benchmark, Outcome
+from .benchmark import Benchmark, Outcome, add_only
 from .disks_cases import (
     BARE,
     CLIENTS,
@@ -108,20 +108,8 @@ def measure(options: argparse.Namespace) -> Outcome:
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
-    choices = {
-        "disk": [_slug(disk.name) for disk in DISKS],
-        "size": [size.name for size in SIZES],
-        "part": list(PARTS),
-    }
-    for name, all_of_them in choices.items():
-        parser.add_argument(
-            f"--only-{name}",
-            nargs="+",
-            choices=all_of_them,
-            default=all_of_them,
-            help=f"measure only these: {', '.join(all_of_them)}",
-            metavar=name.upper(),
-        )
+    disks, sizes = [_slug(disk.name) for disk in DISKS], [size.name for size in SIZES]
+    add_only(parser, disk=disks, size=sizes, part=PARTS)
 
 
 BENCHMARK = Benchmark(

@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from . import datasets, loaders, machine, remote_loaders, remote_readers, report, rounds
-from .benchmark import Benchmark, Outcome
+from .benchmark import Benchmark, Outcome, add_only
 from .remote_cases import (
     FFR,
     FULL,
     LISTING,
     MEMORY,
     OBSTORE,
+    PARTS,
     QUICK,
     Plan,
     batches_of,
@@ -25,6 +26,7 @@ from .remote_cases import (
     samples,
 )
 from .remote_fsspec import CAT, READ, ZIP
+from .remote_worker import LATER
 from .results import Goal, Limit, Results
 
 RECORDS, BYTES_PER_S = "records_per_s", "bytes_per_s"
@@ -46,6 +48,7 @@ SIZES = ("10kB", "110kB")
 SMALL = "10kB"
 OURS, RAW = remote_readers.OURS.name, remote_readers.RAW.name
 SHUFFLED, BLOCKS = remote_loaders.FULL.name, remote_loaders.BLOCKS.name
+WHOLE = remote_loaders.WHOLE_BLOCKS.name
 LOCAL = remote_loaders.LOCAL.name
 WHOLE_SHARDS = (remote_loaders.STREAMING.name, remote_loaders.LITDATA.name)
 RIVALS = (*WHOLE_SHARDS, remote_loaders.WEBDATASET.name)
@@ -59,9 +62,14 @@ GOALS: tuple[Goal | Limit, ...] = (
         Goal(epochs_of(size), rival, ours, FIRST, 3.0)
         for size in SIZES
         for rival in WHOLE_SHARDS
-        for ours in (SHUFFLED, BLOCKS)
+        for ours in (SHUFFLED, BLOCKS, WHOLE)
     ),
-    *(Goal(epochs_of(size), BLOCKS, rival, SPEED, 1.0) for size in SIZES for rival in RIVALS),
+    *(
+        Goal(epochs_of(size), ours, rival, SPEED, 1.0)
+        for size in SIZES
+        for rival in RIVALS
+        for ours in (BLOCKS, WHOLE)
+    ),
     *(Goal(epochs_of(size), BLOCKS, LOCAL, SECOND, 0.9) for size in SIZES),
     *(Limit(MEMORY, large.name, PEAK, MOST_MEMORY) for large in FULL.large),
     Limit(LISTING, FFR, LS, 0.3),
@@ -71,11 +79,11 @@ GOALS: tuple[Goal | Limit, ...] = (
 )
 
 
-def _mixed() -> str:
-    """Describe our block shuffle."""
+def _mixed(shuffle: remote_loaders.Blocks) -> str:
+    """Describe a block shuffle."""
     each = (
         f"of {mean / 1e3:g} kB {block * window:,} records ({window} blocks)"
-        for mean, (block, window) in remote_loaders.MIXED.items()
+        for mean, (block, window) in shuffle.items()
     )
     return "mixes " + ", ".join(each)
 
@@ -92,9 +100,11 @@ FOOTNOTES = f"""
   measured from the same moment. Libraries are loaded before.
 - In brackets: the part of the epoch after which a contestant was stopped. Its speed is not
   compared with others.
-- {SHUFFLED}: any order. {BLOCKS}: {_mixed()}.
-  WebDataset mixes {loaders.SHUFFLE_BUFFER:,} records, litdata a chunk of 64 MiB, and streaming all
-  shards.
+- {SHUFFLED}: any order. {BLOCKS}: {_mixed(remote_loaders.MIXED)}.
+  {WHOLE}: {_mixed(remote_loaders.WHOLE)}, as the loader suggests:
+  a window is a batch, so a batch has whole blocks, from anywhere in the file. WebDataset
+  mixes {loaders.SHUFFLE_BUFFER:,} records, litdata a chunk of 64 MiB, and streaming all shards.
+- second epoch: the second one and further ones, until they have taken {LATER:g} s together.
 - The second epoch of WebDataset and of {SHUFFLED} is read over the network again.
 - failed: a contestant stalled for 45 s, or returned other records. Its failed repeats have no
   figures, and no ratio is made of them.
@@ -108,7 +118,13 @@ FOOTNOTES = f"""
 def measure(options: argparse.Namespace) -> Outcome:
     """Create the data that is missing, measure, and report."""
     plan = QUICK if options.quick else FULL
-    plan = replace(plan, repeats=options.repeats or plan.repeats)
+    plan = replace(
+        plan,
+        repeats=options.repeats or plan.repeats,
+        sizes=tuple(size for size in plan.sizes if size.name in options.only_size),
+        larger=tuple(size for size in plan.larger if size.name in options.only_size),
+        parts=tuple(options.only_part),
+    )
     data: Path = options.data.resolve()
     load = rounds.load_before()
     results = Results(samples(plan, data))
@@ -118,12 +134,17 @@ def measure(options: argparse.Namespace) -> Outcome:
     return Outcome(_text(results, plan, goals), _document(results, plan, goals, load, data), data)
 
 
+def _add_options(parser: argparse.ArgumentParser) -> None:
+    add_only(parser, size=SIZES, part=PARTS)
+
+
 BENCHMARK = Benchmark(
     "remote",
     summary="reading over a network",
     description=__doc__,
     quick="half of the records, 1 repeat, no slow contestants",
     measure=measure,
+    add_options=_add_options,
 )
 
 
@@ -132,16 +153,23 @@ def _text(results: Results, plan: Plan, goals: Sequence[Goal | Limit]) -> str:
 
 
 def _sections(results: Results, plan: Plan) -> Iterator[str]:
+    measured = results.cases()
     for larger in plan.larger:
+        if batches_of(larger.name) not in measured:
+            continue
         title = f"{batches_of(larger.name)} × {larger.count:,}, {plan.batch} at a time"
         cases = [capacity_of(larger.name), batches_of(larger.name)]
         yield report.section(title, _batches(results, cases))
     for size in plan.sizes:
+        if epochs_of(size.name) not in measured:
+            continue
         title = f"{epochs_of(size.name)} × {size.count:,}, batches of {plan.batch}"
         title += f", {plan.workers} workers"
         yield report.section(title, _epochs(results, epochs_of(size.name)))
-    yield report.section("memory", _memory(results))
-    yield report.section("fsspec", _fsspec(results, [cat_of(size.name) for size in plan.sizes]))
+    if MEMORY in measured:
+        yield report.section("memory", _memory(results))
+    if LISTING in measured:
+        yield report.section("fsspec", _fsspec(results, [cat_of(size.name) for size in plan.sizes]))
 
 
 def _batches(results: Results, cases: Sequence[str]) -> str:
@@ -222,9 +250,10 @@ def _document(
         "parameters": {
             **asdict(plan),
             "mixed": {str(mean): mixed for mean, mixed in remote_loaders.MIXED.items()},
+            "whole": {str(mean): mixed for mean, mixed in remote_loaders.WHOLE.items()},
             "shuffle_buffer": loaders.SHUFFLE_BUFFER,
             "sigma": datasets.SIGMA,
             "seed": datasets.SEED,
         },
-        **report.as_document(results, goals, (OURS, RAW, SHUFFLED, BLOCKS), METRICS),
+        **report.as_document(results, goals, (OURS, RAW, SHUFFLED, BLOCKS, WHOLE), METRICS),
     }

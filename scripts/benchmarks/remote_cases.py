@@ -28,6 +28,11 @@ MEASURE_TIMEOUT = 45.0
 """Seconds. A loader that stalls for longer has failed: its wait is not a speed."""
 
 RANDOM_LAYOUTS = tuple({reader.layout for reader in remote_readers.READERS.values()})
+CAT_LAYOUTS = (remote_archives.PACKED, remote_archives.ZIP)
+
+BATCHES, EPOCHS, OTHERS = "batches", "epochs", "others"
+PARTS = (BATCHES, EPOCHS, OTHERS)
+"""Parts that can be measured alone. The last one is memory and fsspec."""
 
 MEMORY, LISTING = "memory", "a million files"
 OBSTORE = "obstore, no delay"
@@ -57,6 +62,7 @@ class Plan:
     """Records from which random batches are drawn: so many that they are no neighbours."""
     budget: float
     most_batches: int
+    parts: tuple[str, ...] = PARTS
     only_fast: bool = False
     """Leave out epochs of which a single batch takes many seconds."""
     delay: float = 0.02
@@ -73,7 +79,7 @@ class Plan:
 
 FULL = Plan(
     repeats=3,
-    sizes=(RecordSet("10kB", 10_000, 20_480), RecordSet("110kB", 110_000, 2_560)),
+    sizes=(RecordSet("10kB", 10_000, 40_960), RecordSet("110kB", 110_000, 5_120)),
     larger=(RecordSet("10kB", 10_000, 100_000), RecordSet("110kB", 110_000, 10_000)),
     budget=8.0,
     most_batches=8,
@@ -122,30 +128,38 @@ def samples(plan: Plan, data: Path) -> Iterator[Sample]:
     unwritten = _create(plan, data)
     with serving(root, 0.0) as prompt, serving(root, plan.delay) as server:
         for size, larger in zip(plan.sizes, plan.larger, strict=True):
-            _warm([(size, layout) for layout in remote_archives.LAYOUTS], root)
-            _warm([(larger, layout) for layout in RANDOM_LAYOUTS], root)
-            yield from _capacity(plan, larger, root, prompt)
-            yield from _batches(plan, larger, root, server, unwritten)
-            yield from _epochs(plan, size, root, server, unwritten)
-        yield from _memory(plan, root, server)
-    yield from _fsspec(plan, data)
+            if BATCHES in plan.parts:
+                _warm([(larger, layout) for layout in RANDOM_LAYOUTS], root)
+                yield from _capacity(plan, larger, root, prompt)
+                yield from _batches(plan, larger, root, server, unwritten)
+            if EPOCHS in plan.parts:
+                _warm([(size, layout) for layout in remote_archives.LAYOUTS], root)
+                yield from _epochs(plan, size, root, server, unwritten)
+        if OTHERS in plan.parts:
+            yield from _memory(plan, root, server)
+    if OTHERS in plan.parts:
+        yield from _fsspec(plan, data)
 
 
 def _create(plan: Plan, data: Path) -> dict[str, str]:
     """Make every layout of every size; return the failures by layout."""
     unwritten: dict[str, str] = {}
-    wanted = [(size, layout) for size in plan.sizes for layout in remote_archives.LAYOUTS]
-    wanted += [(size, layout) for size in plan.larger for layout in RANDOM_LAYOUTS]
-    for size, layout in wanted:
+    wanted = {
+        BATCHES: [(size, layout) for size in plan.larger for layout in RANDOM_LAYOUTS],
+        EPOCHS: [(size, layout) for size in plan.sizes for layout in remote_archives.LAYOUTS],
+        OTHERS: [(size, layout) for size in plan.sizes for layout in CAT_LAYOUTS],
+    }
+    for size, layout in dict.fromkeys(each for part in plan.parts for each in wanted[part]):
         rounds.say(f"{size.name} × {size.count:,}: files of {layout}")
         arguments = {"layout": layout, "root": str(folder(data)), **asdict(size)}
         try:
             harness.call_fresh(remote_archives.create, CREATE_TIMEOUT, **arguments)
         except harness.MeasurementError as error:
             unwritten[layout] = f"writing failed: {error}"
-    rounds.say(f"archive of {plan.folders * plan.per_folder:,} files")
-    many = {"root": str(data), "folders": plan.folders, "per_folder": plan.per_folder}
-    harness.call_fresh(folder_archives.create, CREATE_TIMEOUT, **many)
+    if OTHERS in plan.parts:
+        rounds.say(f"archive of {plan.folders * plan.per_folder:,} files")
+        many = {"root": str(data), "folders": plan.folders, "per_folder": plan.per_folder}
+        harness.call_fresh(folder_archives.create, CREATE_TIMEOUT, **many)
     return unwritten
 
 

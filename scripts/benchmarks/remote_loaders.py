@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from . import remote_archives
 from .datasets import RecordSet
@@ -24,9 +24,15 @@ if TYPE_CHECKING:
 
     Loaded = Iterable[torch.Tensor]
 
-MIXED = {10_000: (256, 8), 110_000: (64, 16)}
-"""Our block shuffle, by the mean size of records: records of a block, and blocks that are mixed.
-More records are mixed than in WebDataset's buffer. The first batch waits for most of them."""
+Blocks: TypeAlias = dict[int, tuple[int, int]]
+"""Block shuffles by the mean size of records: records of a block, and blocks that are mixed."""
+
+MIXED: Blocks = {10_000: (256, 8), 110_000: (64, 16)}
+"""More records are mixed than in WebDataset's buffer. The first batch waits for most of them."""
+
+WHOLE: Blocks = {10_000: (32, 8), 110_000: (16, 16)}
+"""As the loader suggests it: a window is one batch, which so has whole blocks. They are from
+anywhere in the file, and each is one request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +97,9 @@ class Ours(Contestant):
     layout = remote_archives.OURS
 
     def __init__(
-        self, name: str, *, blocks: bool, cache: bool = False, local: bool = False
-    ) -> None:
+        self, name: str, *, blocks: Blocks | None = None, cache: bool = False,
+        local: bool = False,
+    ) -> None:  # fmt: skip
         super().__init__(name)
         self.blocks, self.cache, self.local = blocks, cache, local
 
@@ -110,8 +117,8 @@ class Ours(Contestant):
         options = {"cache": site.scratch / "cache"} if self.cache else {}
         dataset = _ours()(path, **options)
         sampler: Any = ShuffleSampler(dataset, seed=task.seed)
-        if self.blocks:
-            block, window = MIXED.get(task.records.mean, (64, 8))
+        if self.blocks is not None:
+            block, window = self.blocks.get(task.records.mean, (64, 8))
             sampler = BlockShuffleSampler(dataset, block=block, window=window, seed=task.seed)
         loader: Loaded = DataLoader(dataset, sampler=sampler, **task.options())
         return loader
@@ -255,9 +262,10 @@ def _streaming() -> tuple[Any, Any]:
     return Checksums, streaming.StreamingDataLoader
 
 
-FULL = Ours("ours, full shuffle", blocks=False)
-BLOCKS = Ours("ours, block shuffle, cache", blocks=True, cache=True)
-LOCAL = Ours("ours, block shuffle, local file", blocks=True, local=True)
+FULL = Ours("ours, full shuffle")
+BLOCKS = Ours("ours, block shuffle, cache", blocks=MIXED, cache=True)
+WHOLE_BLOCKS = Ours("ours, whole blocks, cache", blocks=WHOLE, cache=True)
+LOCAL = Ours("ours, block shuffle, local file", blocks=MIXED, local=True)
 STREAMING = Streaming("MosaicML streaming")
 LITDATA = LitData("litdata")
 WEBDATASET = WebDataset("WebDataset")
@@ -265,5 +273,5 @@ ZIP = Zip("s3fs + zip")
 
 CONTESTANTS: dict[str, Contestant] = {
     contestant.name: contestant
-    for contestant in (FULL, BLOCKS, LOCAL, STREAMING, LITDATA, WEBDATASET, ZIP)
+    for contestant in (FULL, BLOCKS, WHOLE_BLOCKS, LOCAL, STREAMING, LITDATA, WEBDATASET, ZIP)
 }

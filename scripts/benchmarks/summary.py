@@ -110,9 +110,10 @@ def _remote() -> tuple[list[str], list[Row]]:
 
     batches = [f"random batches of {size}" for size in sizes]
     loaders = {
-        "ours, block shuffle, cache": "ours", "ours, full shuffle": "ours, full shuffle, no cache",
-        "litdata": "litdata", "MosaicML streaming": "MosaicML streaming",
-        "WebDataset": "WebDataset", "s3fs + zip": "s3fs + zip",
+        "ours, block shuffle, cache": "ours", "ours, whole blocks, cache": "ours, whole blocks",
+        "ours, full shuffle": "ours, full shuffle, no cache", "litdata": "litdata",
+        "MosaicML streaming": "MosaicML streaming", "WebDataset": "WebDataset",
+        "s3fs + zip": "s3fs + zip",
     }  # fmt: skip
     metrics = {
         "first_batch_s": ("first batch, s", 2),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import struct
 import zlib
 
@@ -34,12 +35,25 @@ def test_entries_have_the_marks_of_the_specification() -> None:
     raw = cachemap.entries(seed, 9, crcs)
     due = [(crc, mark(seed, 9 + k, crc)) for k, crc in enumerate(crcs.tolist())]
     assert list(struct.iter_unpack("<II", raw)) == due
-    there, found = cachemap.there(seed, 9, raw)
+    there, found = cachemap.there([seed], 9, raw)
     assert there.all()
     assert (found == crcs).all()
-    for others in (cachemap.there(seed, 10, raw), cachemap.there(seed ^ 6, 9, raw)):
+    for others in (cachemap.there([seed], 10, raw), cachemap.there([seed ^ 6], 9, raw)):
         assert not others[0].any()
-    assert not cachemap.there(seed, 0, bytes(800))[0].any()
+    assert not cachemap.there([seed], 0, bytes(800))[0].any()
+
+
+def test_recent_entries_count_in_one_run_of_the_kernel_only() -> None:
+    boots = ["75b1f1b0-0a9c-4d3e-9f57-0c3a1b1c9d00", "another"]
+    for seed in (0, 7, 2**63 - 3):
+        digest = hashlib.sha256(f"{seed} {boots[0]}".encode()).digest()
+        due = (seed ^ (int.from_bytes(digest[:4], "little") | 1) * 2) % 2**32
+        recent, other = (cachemap.recent_seed(seed, boot) for boot in boots)
+        assert recent == due
+        raw = cachemap.entries(recent, 3, np.arange(40, dtype=np.uint32))
+        assert cachemap.there([seed, recent], 3, raw)[0].all()
+        for wrong in ([seed], [other], [seed, other], []):
+            assert not cachemap.there(wrong, 3, raw)[0].any()
 
 
 def test_a_long_url_is_cut_and_a_long_version_is_refused() -> None:

@@ -22,6 +22,8 @@ from hypothesis import strategies as st
 
 from ffrecord import FileReader, PackedFolder, SampleChecksumError, pack_folder
 from ffrecord.archive.index import Index
+from ffrecord.disk.pagecache import PageCache
+from ffrecord.errors import FFRecordError
 from ffrecord.fsspec import PackedFolderFileSystem, filesystem
 from ffrecord.records.batch import Batch
 from tests.support import archives, random_trees, trees
@@ -304,6 +306,7 @@ def test_several_files_are_one_batch(
 ) -> None:
     names = [*(f"many/{number:03}" for number in range(1, 200)), "sizes/blocks", "sizes/batches"]
     begun: list[str] = []
+    monkeypatch.setattr(PageCache, "has_most", lambda *_: False)
     monkeypatch.setattr(Batch, "begin_read", counted(Batch.begin_read, begun))
     monkeypatch.setattr(FileReader, "read_one", counted(FileReader.read_one, begun))
     if way == "cat":
@@ -350,6 +353,47 @@ def test_a_recursive_cat_reads_files_and_links_to_files(
     assert found["links/relative"] == contents["sizes/one"]
     assert "links/dangling" not in found
     assert "links/to folder" not in found
+
+
+@pytest.mark.parametrize("shard_size", [None, "500kB"])
+@pytest.mark.parametrize("options", [{}, {"check_data": False}])
+@pytest.mark.parametrize("cached", [True, False])
+def test_files_in_the_page_cache_are_copied_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shard_size: str | None,
+    options: dict[str, Any], cached: bool,
+) -> None:  # fmt: skip
+    files = {f"{k:02}": trees.content(9_000 * k) for k in range(20)}
+    pack_folder(trees.plain_tree(tmp_path / "t", files), tmp_path / "a", shard_size=shard_size)
+    monkeypatch.setattr(PageCache, "has_most", lambda *_: cached)
+    fs = PackedFolderFileSystem(tmp_path / "a", **options)
+    begun: list[str] = []
+    monkeypatch.setattr(FileReader, "read", counted(FileReader.read, begun))
+    some = list(files)[::-1]
+    assert fs.cat(some) == files
+    assert begun == ([] if cached else ["read"])
+    one = PackedFolderFileSystem(tmp_path / "a", mode="buffered")
+    assert one.cat(some) == files
+    assert len(begun) == (1 if cached else 2)
+
+
+@pytest.mark.parametrize("harm", ["wrong bytes", "cut short"])
+def test_damage_to_files_in_the_page_cache_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, harm: str
+) -> None:
+    files = {f"{k:02}": trees.content(90_000) for k in range(5)}
+    pack_folder(trees.plain_tree(tmp_path / "t", files), tmp_path / "a.ffr")
+    monkeypatch.setattr(PageCache, "has_most", lambda *_: True)
+    fs = PackedFolderFileSystem(tmp_path / "a.ffr")
+    if harm == "wrong bytes":
+        archives.damage(tmp_path / "a.ffr", "03")
+    else:
+        os.truncate(tmp_path / "a.ffr", 300_000)
+    found = fs.cat(list(files), on_error="return")
+    wrong = {name for name, data in found.items() if data != files[name]}
+    assert wrong == ({"03"} if harm == "wrong bytes" else {"03", "04"})
+    assert all(isinstance(found[name], FFRecordError) for name in wrong)
+    with pytest.raises(FFRecordError, match=r"\(03\)" if harm == "wrong bytes" else "truncated"):
+        fs.cat(list(files))
 
 
 MISSING = ["sizes/one", "nothing", "sizes", "links/dangling", "sizes/one/x"]

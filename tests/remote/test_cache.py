@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import gc
+import json
 import multiprocessing
 import os
 import pickle
@@ -10,6 +12,7 @@ import shutil
 import stat
 import subprocess
 import sys
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -166,6 +169,32 @@ def test_a_batch_with_missing_blocks_asks_for_those_only(
         through.requests.clear()
         assert handmade.as_bytes(reader.read(ALL)) == records
         assert not through.requests
+
+
+@pytest.mark.parametrize("check_data", [True, False])
+@pytest.mark.parametrize("dropped", [False, True])
+def test_blocks_that_are_on_their_way_are_not_requested_again(
+    through: Proxy, record_file: str, records: list[bytes], cache: Path, check_data: bool,
+    dropped: bool,
+) -> None:  # fmt: skip
+    with FileReader(f"{through.url}/{record_file}", check_data, cache=cache) as reader:
+        through.requests.clear()
+        batches = [ALL[k:COUNT:4] for k in range(4)]
+        waiting = [reader.read_async(batch) for batch in batches]
+        if dropped:
+            waiting[0] = reader.read_async(batches[0])
+        for batch, each in zip(batches, waiting, strict=True):
+            assert handmade.as_bytes(each.result()) == [records[i] for i in batch]
+        if not dropped:
+            spans = [each.partition("-") for each in through.ranges()]
+            asked = np.zeros(source_of(reader).size() // BLOCK + 1, int)
+            for begin, _, end in spans:
+                asked[int(begin) // BLOCK : int(end) // BLOCK + 1] += 1
+            assert asked.max() == 1
+        copy = source_of(reader).copy
+        assert copy is not None
+        del waiting, each
+        assert not copy.expects_any
 
 
 def test_the_index_of_many_files_comes_from_the_cache(
@@ -471,13 +500,97 @@ def test_a_power_cut_leaves_no_entry_without_its_block(
         reader.read(ALL)
     forget()
     assert len(maps) > 4
+    counted = set()
     for copies, entries in maps:
-        (name, raw), (copied,) = *entries.items(), copies.values()
+        ((name, raw),) = entries.items()
+        copied = copies.get(Path(name).with_suffix(".copy").name, b"")  # not flushed yet
         header = cachemap.parse(raw[: cachemap.ENTRIES_AT])
-        there, crcs = cachemap.there(header.seed, 0, raw[cachemap.ENTRIES_AT :])
+        there, crcs = cachemap.there([header.seed], 0, raw[cachemap.ENTRIES_AT :])
         for number in np.flatnonzero(there).tolist():
             block = copied[number * BLOCK : (number + 1) * BLOCK]
             assert crc32(block) == crcs[number], (name, number)
+            counted.add(number)
+    assert len(counted) == header.blocks
+
+
+@pytest.fixture
+def unflushed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave all blocks as they are before their flush."""
+    monkeypatch.setattr(publisher, "note", lambda copy, hurry=False: None)
+
+
+READ_ALL = """
+import sys, zlib, ffrecord
+reader = ffrecord.FileReader(sys.argv[1], cache=sys.argv[2])
+print([zlib.crc32(record) for record in reader.read(range(reader.n))])
+"""
+
+
+def crcs_in_another_process(url: str, cache: Path) -> list[int]:
+    words = [sys.executable, "-c", READ_ALL, url, str(cache)]
+    run = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE, check=True)
+    found: list[int] = json.loads(run.stdout)
+    return found
+
+
+def test_other_processes_read_blocks_that_are_not_flushed_yet(
+    through: Proxy, record_file: str, records: list[bytes], cache: Path, unflushed: None
+) -> None:
+    url, due = f"{through.url}/{record_file}", list(map(zlib.crc32, records))
+    with FileReader(url, cache=cache) as first, FileReader(url, cache=cache) as second:
+        copy = source_of(first).copy
+        assert copy is not None
+        first.read(range(0, COUNT, 2))
+        (path,) = cache.glob("*.map")
+        raw = path.read_bytes()[cachemap.ENTRIES_AT :]
+        assert not cachemap.there([copy.header.seed], 0, raw)[0].any()
+        assert crcs_in_another_process(url, cache) == due
+        # The other process has read the rest, and this one finds that without waiting.
+        through.requests.clear()
+        check_epoch(second, records, 0)
+        assert not through.requests
+        assert crcs_in_another_process(url, cache) == due
+        assert len(through.requests) == 1
+
+
+def test_blocks_that_are_not_flushed_do_not_count_after_a_restart(
+    through: Proxy, record_file: str, records: list[bytes], cache: Path, unflushed: None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    url = f"{through.url}/{record_file}"
+    with FileReader(url, cache=cache) as reader:
+        reader.read(ALL)
+        assert reader.stats()["cached_bytes"] == source_of(reader).size()
+    del reader
+    forget()
+    lose_data(cache)
+    for boot in ("another run of the kernel", None):
+        monkeypatch.setattr(folder_module, "boot_id", lambda boot=boot: boot)
+        with FileReader(url, False, cache=cache) as reader:
+            assert reader.stats()["cached_bytes"] < source_of(reader).size() / 9  # the header
+            assert handmade.as_bytes(reader.read(ALL)) == records
+        del reader
+        gc.collect()
+
+
+def test_blocks_whose_flush_fails_do_not_count(
+    through: Proxy, record_file: str, records: list[bytes], cache: Path, unflushed: None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    def broken(fd: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    url = f"{through.url}/{record_file}"
+    with FileReader(url, cache=cache) as reader:
+        reader.read(ALL)
+        copy = source_of(reader).copy
+        assert copy is not None
+        monkeypatch.setattr(os, "fdatasync", broken)
+        with pytest.warns(CacheWarning, match="output error"):
+            copy.publish()
+        (path,) = cache.glob("*.map")
+        assert not any(path.read_bytes()[cachemap.ENTRIES_AT :])
+        check_epoch(reader, records, 0)
 
 
 # ---- room --------------------------------------------------------------------------------------

@@ -367,6 +367,8 @@ def announced_after(disk: Disk, waits: list[float]) -> list[int]:
         (256, 1 << 30, [0.01] * 4, [1, 1, 1, 1]),
         (16, 8 * 4 * 16 * PAGE, [0.01] * 7, [1, 1, 2, 3, 4, 4, 4]),  # an eighth of the memory
         (16, 0, [0.01] * 4, [1, 1, 1, 1]),
+        (2048, 1 << 30, [0.01] * 4, [0, 1, 1, 1]),  # the first one has 8 MiB, and comes alone
+        (2047, 1 << 30, [0.01] * 4, [1, 1, 1, 1]),
     ],
 )
 def test_more_batches_are_read_ahead_while_the_disk_is_late(
@@ -385,6 +387,13 @@ def test_batches_of_an_epoch_that_was_left_are_dropped() -> None:
     ahead.turn_to(disk, [6], [])
     ahead.turn_to(disk, [7], None)
     assert (disk.announced, disk.dropped) == ([[0], [1], [5], [6]], 1)
+
+
+def test_a_large_batch_after_an_epoch_that_was_left_comes_alone() -> None:
+    disk, ahead = Disk(4096), lookahead.Lookahead()
+    for turn, following in ((0, [[1], [2]]), (1, [[3]]), (7, [[8], [9]]), (8, [])):
+        ahead.turn_to(disk, [turn], following)
+    assert disk.announced == [[0], [1], [2], [7], [8], [9]]
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3])

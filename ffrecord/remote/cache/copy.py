@@ -1,9 +1,10 @@
 """One version of an object in the cache: the blocks that are there, reads, writes.
 
-A block passes through three steps. It is written into the copy, and from then on this process reads
-it there. The copy is flushed to disk. Then the entry of the block is written into the map, and all
-other processes read the block too. The last two steps are done for many blocks at once, by the
-thread of `publisher`. So after a power cut, every entry leads to a block that is on disk.
+A block passes through three steps. It is written into the copy, with a recent entry in the map.
+From then on all processes of the machine read it, because they share the page cache. The copy is
+flushed to disk. Then the recent entry is replaced by a durable one. The last two steps are done for
+many blocks at once, by the thread of `publisher`. Recent entries end with the run of the kernel, so
+after a power cut every entry that counts leads to a block that is on disk.
 
 A block that was found in the map is THERE. Records that are checked may be read from it. All other
 bytes are read from VERIFIED blocks only: those that this process has written or has checked.
@@ -15,14 +16,17 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import os
 import threading
 import time
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from ffrecord.aliases import Bytes, Ints, Mask
 from ffrecord.atomic.direct import write_all
@@ -30,16 +34,24 @@ from ffrecord.format import cachemap
 from ffrecord.format.cachemap import BLOCK, MapHeader
 from ffrecord.format.checksum import crc32
 from ffrecord.remote.cache import publisher, trouble
-from ffrecord.remote.cache.folder import COPY, CacheFolder
+from ffrecord.remote.cache.folder import COPY, CacheFolder, recent_seed, seeds
 
 MISSING, THERE, VERIFIED = 0, 1, 2
 
+Crcs: TypeAlias = npt.NDArray[np.uint32]
+
 LOOK_AGAIN = 0.25
-"""Seconds between two looks for blocks that other processes have added."""
+"""Seconds between two looks at the whole map, for blocks that other processes have added. The
+entries of blocks that would have to be requested are looked at each time."""
+
+LOOK_AT = 512
+"""Entries of the map that are read at once: 4 KiB of it, 32 MiB of the object."""
 
 MOST_UNPUBLISHED = 64 << 20
 """Bytes after which blocks are flushed at once. A flush that has more to do holds up other users of
 the disk."""
+
+_notes = itertools.count()
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +81,10 @@ class Copy:
         self._lock = threading.Lock()
         self._flushing = threading.Lock()  # while entries are written, no block is put right
         self._process = os.getpid()
+        self._seeds, self._recent_seed = seeds(self.header), recent_seed(self.header)
         self._state = np.zeros(self.header.blocks, np.uint8)
         self._crcs = np.zeros(self.header.blocks, np.uint32)
+        self._expected: dict[int, tuple[int, int]] = {}  # runs of blocks that are on their way
         self._unpublished: list[int] = []
         self._whole = False
         self._looked, self._changed = 0.0, -1
@@ -102,12 +116,9 @@ class Copy:
         """Return a mask of the ranges whose blocks are all there. No range is empty."""
         if not self.usable:
             return np.zeros(len(begin), bool)
-        first = begin // BLOCK
-        count = (end - 1) // BLOCK - first + 1
-        starts = count.cumsum() - count
-        blocks = np.repeat(first - starts, count) + np.arange(int(count.sum()))
+        blocks, starts = _blocks_of(begin, end)
         mask = self._have(blocks, starts, verified)
-        if not mask.all() and self._look():
+        if not mask.all() and (self._look() | self._look_at(blocks)):
             mask = self._have(blocks, starts, verified)
         return mask
 
@@ -117,6 +128,35 @@ class Copy:
             self._verify(np.unique(blocks))
         least = VERIFIED if verified else THERE
         mask: Mask = np.minimum.reduceat(self._state[blocks], starts) >= least
+        return mask
+
+    # No locks here: a garbage collection may drop a batch that nobody wants, in any thread.
+
+    @property
+    def expects_any(self) -> bool:
+        """True if blocks are on their way, and can be kept."""
+        if not self._expected:
+            return False
+        return self.usable and self._writable and not self._folder.is_paused
+
+    def expect(self, begin: int, end: int) -> int:
+        """Note that the bytes [begin, end) are on their way; return a number for the note."""
+        number = next(_notes)
+        self._expected[number] = begin // BLOCK, -(-end // BLOCK)
+        return number
+
+    def expect_no_more(self, number: int) -> None:
+        """Forget a note: the bytes have been put into the copy, or will not come."""
+        self._expected.pop(number, None)
+
+    def expects_each(self, begin: Ints, end: Ints) -> Mask:
+        """Return a mask of the ranges whose blocks are all there or on their way."""
+        spans = np.array(sorted(self._expected.copy().values()) or [(0, 0)])
+        first, last = spans[:, 0], np.maximum.accumulate(spans[:, 1])
+        blocks, starts = _blocks_of(begin, end)
+        place = first.searchsorted(blocks, side="right") - 1
+        expected = (place >= 0) & (blocks < last[place])
+        mask: Mask = np.logical_and.reduceat(expected | (self._state[blocks] != MISSING), starts)
         return mask
 
     def _verify(self, numbers: Ints) -> None:
@@ -157,19 +197,39 @@ class Copy:
         self._looked = now
         try:
             changed = os.fstat(self._map_fd).st_mtime_ns
-            if changed == self._changed:
-                return False
-            raw = os.pread(self._map_fd, self.header.length, cachemap.ENTRIES_AT)
         except OSError as error:
             self.give_up(error)
             return False
+        if changed == self._changed:
+            return False
         self._changed = changed
-        raw = raw.ljust(self.header.length - cachemap.ENTRIES_AT, b"\0")
-        there, crcs = cachemap.there(self.header.seed, 0, raw)
+        return self._read_entries(0, self.header.blocks)
+
+    def _look_at(self, blocks: Ints) -> bool:
+        """Look for some blocks that other processes have added; return True if there are any."""
+        is_looked_at = np.zeros(self.header.blocks // LOOK_AT + 1, bool)
+        is_looked_at[blocks[self._state[blocks] == MISSING] // LOOK_AT] = True
+        places = is_looked_at.nonzero()[0]  # np.unique would load numpy.ma, which takes 15 ms
+        found = [
+            self._read_entries(int(run[0]) * LOOK_AT, (int(run[-1]) + 1) * LOOK_AT)
+            for run in _runs(places)
+        ]
+        return any(found)
+
+    def _read_entries(self, first: int, last: int) -> bool:
+        """Take note of the entries [first, last) of the map; return True if blocks are new."""
+        last = min(last, self.header.blocks)
+        length = (last - first) * cachemap.ENTRY.itemsize
+        try:
+            raw = os.pread(self._map_fd, length, cachemap.entry_at(first))
+        except OSError as error:
+            self.give_up(error)
+            return False
+        there, crcs = cachemap.there(self._seeds, first, raw.ljust(length, b"\0"))
         with self._lock:
-            new = np.flatnonzero(there & (self._state == MISSING))
-            self._crcs[new] = crcs[new]
-            self._state[new] = THERE
+            new = np.flatnonzero(there & (self._state[first:last] == MISSING))
+            self._crcs[first + new] = crcs[new]
+            self._state[first + new] = THERE
         return len(new) > 0
 
     # ---- reading -------------------------------------------------------------------------
@@ -221,29 +281,39 @@ class Copy:
             with self._flushing:
                 for offset, data in pieces:
                     self._distrust(*self._whole_blocks(offset, data))
+        else:
+            spans = [self._whole_blocks(offset, data) for offset, data in pieces]
+            self._look_at(np.concatenate([np.arange(*span) for span in spans]))
         runs = [run for offset, data in pieces for run in self._new_runs(offset, data)]
         if not runs or not self.usable:
             return
+        crcs = [_crcs_of(data) for _, data in runs]
         try:
             with self._folder.locked():
                 if not self._folder.reserve(sum(len(data) for _, data in runs)):
                     trouble.warn_full(self._folder.path)
                     return
-                for first, data in runs:
-                    write_all(self._fd, data.data, first * BLOCK)
+                self._write(runs, crcs)
         except OSError as error:
             self._writable = isinstance(error, TimeoutError)
             trouble.warn(self._folder.path, error)
             return
         with self._lock:
             self._own()
-            for first, data in runs:
-                for number, at in enumerate(range(0, len(data), BLOCK), first):
-                    self._crcs[number] = crc32(data[at : at + BLOCK])
-                    self._state[number] = VERIFIED
-                    self._unpublished.append(number)
+            for (first, _), some in zip(runs, crcs, strict=True):
+                self._crcs[first : first + len(some)] = some
+                self._state[first : first + len(some)] = VERIFIED
+                self._unpublished += range(first, first + len(some))
             waiting = len(self._unpublished) * BLOCK
         publisher.note(self, hurry=waiting >= MOST_UNPUBLISHED)
+
+    def _write(self, runs: Sequence[tuple[int, Bytes]], crcs: Sequence[Crcs]) -> None:
+        """Write runs of blocks, and recent entries for them."""
+        for (first, data), some in zip(runs, crcs, strict=True):
+            write_all(self._fd, data.data, first * BLOCK)
+            if self._recent_seed is not None:
+                raw = cachemap.entries(self._recent_seed, first, some)
+                write_all(self._map_fd, raw, cachemap.entry_at(first))
 
     def _whole_blocks(self, offset: int, data: Bytes) -> tuple[int, int]:
         """Return the numbers of the first whole block, and of the one after the last."""
@@ -281,13 +351,15 @@ class Copy:
                 numbers, self._unpublished = sorted(set(self._unpublished)), []
             if not numbers or not self.usable:
                 return
+            runs = _runs(np.array(numbers))
             try:
                 os.fdatasync(self._fd)
             except OSError as error:
                 self.give_up(error)
+                for run in runs:
+                    self._write_entries(int(run[0]), bytes(cachemap.ENTRY.itemsize * len(run)))
                 return
-            array = np.array(numbers)
-            for run in np.split(array, np.flatnonzero(np.diff(array) != 1) + 1):
+            for run in runs:
                 first = int(run[0])
                 raw = cachemap.entries(self.header.seed, first, self._crcs[run])
                 if not self._write_entries(first, raw):
@@ -317,6 +389,25 @@ class Copy:
     def renew_locks(self) -> None:
         """Make new locks in a forked child: other threads of the parent may have held them."""
         self._lock, self._flushing = threading.Lock(), threading.Lock()
+        self._expected = {}  # the answers arrive in the parent
+
+
+def _blocks_of(begin: Ints, end: Ints) -> tuple[Ints, Ints]:
+    """Return the blocks of all ranges, and where those of each range begin. No range is empty."""
+    first = begin // BLOCK
+    count = (end - 1) // BLOCK - first + 1
+    starts = count.cumsum() - count
+    return np.repeat(first - starts, count) + np.arange(int(count.sum())), starts
+
+
+def _runs(numbers: Ints) -> list[Ints]:
+    """Split sorted numbers into runs of consecutive ones."""
+    return np.split(numbers, np.flatnonzero(np.diff(numbers) != 1) + 1) if len(numbers) else []
+
+
+def _crcs_of(data: Bytes) -> Crcs:
+    """Return the checksum of each block in `data`."""
+    return np.array([crc32(data[at : at + BLOCK]) for at in range(0, len(data), BLOCK)], np.uint32)
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,10 +29,15 @@ from ffrecord.atomic.locks import open_own, take
 from ffrecord.disk import libc
 from ffrecord.format import cachemap
 from ffrecord.format.cachemap import BLOCK, DamagedMapError, MapHeader, NotAMapError
+from ffrecord.machine.boot import boot_id
 
 NAME = re.compile(r"[0-9a-f]{32}-[0-9a-f]{16}")
 MAP, COPY, NEW = ".map", ".copy", ".new"
 _ENDINGS = (MAP, COPY, NEW)
+
+LONGEST_PAUSE = 0.002
+"""Seconds between two looks at the lock, which take some microseconds. Workers of a loader wait for
+it often, and for a few milliseconds."""
 
 LOCK_SECONDS = 10.0
 """Longest wait for another process. It holds the lock while it writes a few megabytes, so only a
@@ -131,7 +136,7 @@ class CacheFolder:
                         errno.ETIMEDOUT, "another process does not release its lock", self.path
                     )
                 time.sleep(pause)
-                pause = min(2 * pause, 0.02)
+                pause = min(2 * pause, LONGEST_PAUSE)
         except BaseException:
             os.close(fd)
             raise
@@ -353,9 +358,24 @@ class CacheFolder:
             return header, fd, map_fd
 
 
+def recent_seed(header: MapHeader) -> int | None:
+    """Return the seed of entries whose blocks may not be on disk yet; None to write none."""
+    boot = boot_id()
+    return None if boot is None else cachemap.recent_seed(header.seed, boot)
+
+
+def seeds(header: MapHeader) -> tuple[int, ...]:
+    """Return the seeds of all entries that count until the machine is restarted."""
+    recent = recent_seed(header)
+    return (header.seed,) if recent is None else (header.seed, recent)
+
+
 def read_header(map_fd: int) -> MapHeader:
     """Return the header of an open map."""
     return cachemap.parse(os.pread(map_fd, cachemap.ENTRIES_AT, 0))
 
 
-__all__ = ["COPY", "MAP", "CacheFolder", "DamagedMapError", "Kept", "NotAMapError", "read_header"]
+__all__ = [
+    "COPY", "MAP", "CacheFolder", "DamagedMapError", "Kept", "NotAMapError", "read_header",
+    "recent_seed", "seeds",
+]  # fmt: skip

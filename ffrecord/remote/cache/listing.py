@@ -14,7 +14,7 @@ from ffrecord.atomic.direct import write_all
 from ffrecord.format import cachemap
 from ffrecord.format.cachemap import BLOCK, MapHeader
 from ffrecord.format.checksum import crc32
-from ffrecord.remote.cache.folder import COPY, MAP, CacheFolder, Kept
+from ffrecord.remote.cache.folder import COPY, MAP, CacheFolder, Kept, seeds
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ def _opened(folder: CacheFolder, kept: Kept) -> Iterator[tuple[int, int]]:
 
 def _there(map_fd: int, header: MapHeader) -> tuple[np.ndarray, np.ndarray]:
     raw = os.pread(map_fd, header.length, cachemap.ENTRIES_AT)
-    mask, crcs = cachemap.there(header.seed, 0, raw)
+    mask, crcs = cachemap.there(seeds(header), 0, raw)
     return np.flatnonzero(mask), crcs[mask]
 
 
