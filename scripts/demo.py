@@ -203,4 +203,7 @@ PARTS: dict[str, Callable[..., None]] = {
 }  # fmt: skip
 
 if __name__ == "__main__":
-    PARTS[sys.argv[1]](*sys.argv[2:])
+    try:
+        PARTS[sys.argv[1]](*sys.argv[2:])
+    except KeyboardInterrupt:
+        sys.exit(130)
