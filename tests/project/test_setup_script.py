@@ -133,7 +133,7 @@ def test_the_demo_extra_has_the_imports_of_its_programs() -> None:
     for name in ("scripts/demo.py", "scripts/train.py"):
         imported |= {each.partition(".")[0] for each in imports_of((ROOT / name).read_text())}
     project = ROOT.joinpath("pyproject.toml").read_text()
-    lists = dict(re.findall(r"^(\w+) = \[(.*?)\]", project, re.MULTILINE))
+    lists = dict(re.findall(r"^(\w+) = \[(.*)\]", project, re.MULTILINE))
     assert re.findall(r'"(.*?)"', lists["demo"]) == ["ffrecord[remote,view]"]
     # The programs read from a URL and show a page, which import the packages of the two extras.
     installed = {
