@@ -8,7 +8,8 @@ numpy, and may import `ffrecord_fuse` for `mount` only.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
+from itertools import groupby
 from typing import NamedTuple
 
 from ffrecord.terminal import Parser
@@ -28,6 +29,9 @@ ARCHIVE = "packed folder, or the folder of its shards"
 SOURCES_AND_TARGET = "SRC, DST"
 TASK_AND_PLAN = "K, PLAN"
 
+MAKE, LOOK, CHECK = "make archives", "look inside", "check and repair"
+SERVE, MOVE, SET_UP = "serve to programs", "move data", "set up"
+
 OTHER_COMMANDS = {
     "list": "ls", "dir": "ls", "t": "ls", "unpack": "extract", "x": "extract",
     "create": "pack", "c": "pack", "add": "pack", "test": "verify", "check": "verify",
@@ -42,8 +46,12 @@ make one shard for each file."""
 
 
 class Command(NamedTuple):
-    """One subcommand. `more_paths` names the argument that takes paths after options, too."""
+    """One subcommand. `group` is its heading in `ffrecord --help`.
 
+    `more_paths` names the argument that takes paths after options, too.
+    """
+
+    group: str
     help: str
     add_arguments: Callable[[argparse.ArgumentParser], None]
     examples: tuple[str, ...]
@@ -61,10 +69,13 @@ def make_parser(words: Collection[str] | None = None) -> argparse.ArgumentParser
         prog="ffrecord",
         description="Pack folders into single files. List, check, extract and mount such files.",
         epilog="`ffrecord COMMAND --help` shows the command's options and examples.",
+        formatter_class=_GroupedHelpFormatter,
     )
     parser.other_names = OTHER_COMMANDS
     parser.add_argument("--version", action="version", version=f"ffrecord {__version__}")
-    commands = parser.add_subparsers(metavar="COMMAND", dest="command", required=True)
+    commands = parser.add_subparsers(
+        title="commands", metavar="COMMAND", dest="command", required=True
+    )
     for name, command in COMMANDS.items():
         added = commands.add_parser(
             name, help=command.help, description=sentence(command.help),
@@ -75,6 +86,24 @@ def make_parser(words: Collection[str] | None = None) -> argparse.ArgumentParser
             command.add_arguments(added)
         added.set_defaults(parser=added)  # for `options.parser.error` in the command
     return parser
+
+
+class _GroupedHelpFormatter(argparse.HelpFormatter):
+    """Formatter that lists the commands below the headings of their groups.
+
+    argparse itself can only list all commands in one section.
+    """
+
+    def add_arguments(self, actions: Iterable[argparse.Action]) -> None:
+        for action in actions:
+            if not isinstance(action, argparse._SubParsersAction):
+                self.add_argument(action)
+                continue
+            listed = action._get_subactions()
+            for heading, commands in groupby(listed, lambda each: COMMANDS[each.dest].group):
+                self.start_section(heading)
+                super().add_arguments(commands)
+                self.end_section()
 
 
 class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
@@ -398,7 +427,7 @@ def _completion(parser: argparse.ArgumentParser) -> None:
 
 COMMANDS = {
     "pack": Command(
-        "pack a folder into one archive", _pack, (
+        MAKE, "pack a folder into one archive", _pack, (
             "ffrecord pack photos photos.ffr",
             "ffrecord pack photos photos.ffr --force    # replace the old archive",
             "ffrecord pack photos clean.ffr --exclude '*.tmp' --exclude 'logs/*'",
@@ -411,31 +440,8 @@ COMMANDS = {
         ),
         more_paths="out",
     ),
-    "ls": Command(
-        "list the files of a packed folder", _ls, (
-            "ffrecord ls photos.ffr",
-            "ffrecord ls -lh photos.ffr cats",
-            "ffrecord ls -R --json photos.ffr > listing.jsonl",
-        ),
-        more_paths="path", add_help=False,
-    ),
-    "cat": Command(
-        "write files of a packed folder, or one record, to standard output", _cat, (
-            "ffrecord cat photos.ffr cats/0007.jpg > 0007.jpg",
-            "ffrecord cat train.ffr --record 3 | od -c",
-        ),
-        more_paths="path",
-    ),
-    "extract": Command(
-        "extract the files of an archive into a folder", _extract, (
-            "ffrecord extract photos.ffr -C restored",
-            "ffrecord extract photos.ffr -C restored --force    # replace existing files",
-            "ffrecord extract photos.ffr -C some cats/0007.jpg",
-        ),
-        more_paths="path",
-    ),
     "convert": Command(
-        "convert files from one format to another", _convert, (
+        MAKE, "convert files from one format to another", _convert, (
             "ffrecord convert photos.ffr photos.tar",
             "ffrecord convert train.ffr train.tfrecord",
             "ffrecord convert photos.tar s3://bucket/converted.ffr",
@@ -445,7 +451,7 @@ COMMANDS = {
         more_paths="paths",
     ),
     "info": Command(
-        "describe a file: counts, sizes, a histogram and the fingerprint", _info, (
+        LOOK, "describe a file: counts, sizes, a histogram and the fingerprint", _info, (
             "ffrecord info photos.ffr",
             "ffrecord info train       # the fields of a typed dataset",
             "ffrecord info --json train.ffr",
@@ -453,45 +459,68 @@ COMMANDS = {
             "ffrecord info --unfinished train.ffr    # while it is being written",
         ),
     ),
+    "ls": Command(
+        LOOK, "list the files of a packed folder", _ls, (
+            "ffrecord ls photos.ffr",
+            "ffrecord ls -lh photos.ffr cats",
+            "ffrecord ls -R --json photos.ffr > listing.jsonl",
+        ),
+        more_paths="path", add_help=False,
+    ),
+    "cat": Command(
+        LOOK, "write files of a packed folder, or one record, to standard output", _cat, (
+            "ffrecord cat photos.ffr cats/0007.jpg > 0007.jpg",
+            "ffrecord cat train.ffr --record 3 | od -c",
+        ),
+        more_paths="path",
+    ),
+    "view": Command(
+        LOOK, "show a file in the browser: folders, pictures, records, datasets", _view, (
+            "ffrecord view photos.ffr --open",
+            "ffrecord view train    # the fields of a typed dataset, with histograms",
+            "ffrecord view train.ffr    # records, with previews by their content",
+        ),
+    ),
     "verify": Command(
-        "check every checksum; exit with 1 if one is wrong", _verify, (
+        CHECK, "check every checksum; exit with 1 if one is wrong", _verify, (
             "ffrecord verify train.ffr photos.ffr",
             "ffrecord verify --json train.ffr > report.json",
         ),
         more_paths="file",
     ),
     "salvage": Command(
-        "copy the undamaged records of a file; exit with 1 if some are lost", _salvage, (
+        CHECK, "copy the undamaged records of a file; exit with 1 if some are lost", _salvage, (
             "ffrecord salvage broken.ffr whole.ffr",
             "ffrecord salvage --json broken.ffr again.ffr > lost.json",
         ),
     ),
-    "warm": Command(
-        "read a file into the page cache, so that later reads need no disk", _warm, (
-            "ffrecord warm train.ffr",
-            "ffrecord warm photos.ffr cats    # only a part of it",
-        ),
-        more_paths="path",
-    ),
-    "view": Command(
-        "show a file in the browser: folders, pictures, records, datasets", _view, (
-            "ffrecord view photos.ffr --open",
-            "ffrecord view train    # the fields of a typed dataset, with histograms",
-            "ffrecord view train.ffr    # records, with previews by their content",
-        ),
-    ),
     "mount": Command(
-        "mount a packed folder as a directory, read-only or with an overlay", _mount, (
+        SERVE, "mount a packed folder as a directory, read-only or with an overlay", _mount, (
             "ffrecord mount photos.ffr mounted",
             "ffrecord mount photos.ffr elsewhere -o allow_other,umask=022 --log mount.log",
         ),
     ),
     "umount": Command(
-        "unmount an archive, even if it is busy or its daemon has died", _umount,
+        SERVE, "unmount an archive, even if it is busy or its daemon has died", _umount,
         ("ffrecord umount mounted", "ffrecord umount --list"),
     ),
+    "extract": Command(
+        MOVE, "extract the files of an archive into a folder", _extract, (
+            "ffrecord extract photos.ffr -C restored",
+            "ffrecord extract photos.ffr -C restored --force    # replace existing files",
+            "ffrecord extract photos.ffr -C some cats/0007.jpg",
+        ),
+        more_paths="path",
+    ),
+    "warm": Command(
+        MOVE, "read a file into the page cache, so that later reads need no disk", _warm, (
+            "ffrecord warm train.ffr",
+            "ffrecord warm photos.ffr cats    # only a part of it",
+        ),
+        more_paths="path",
+    ),
     "cache": Command(
-        "list, remove or check the local copies of remote files", _cache, (
+        MOVE, "list, remove or check the local copies of remote files", _cache, (
             "ffrecord cache ls --cache cached",
             "ffrecord cache rm s3://bucket/photos.ffr --cache cached",
             "ffrecord cache rm --all --cache cached",
@@ -500,7 +529,7 @@ COMMANDS = {
         more_paths="url",
     ),
     "completion": Command(
-        "print a script that adds tab completion of ffrecord to a shell", _completion, (
+        SET_UP, "print a script that adds tab completion of ffrecord to a shell", _completion, (
             "source <(ffrecord completion bash)    # in ~/.bashrc",
             "ffrecord completion zsh > ~/.zfunc/_ffrecord    # a folder in $fpath",
             "ffrecord completion fish > ~/.config/fish/completions/ffrecord.fish",

@@ -25,7 +25,7 @@ from ffrecord.remote.cache.copy import Copy
 from ffrecord.remote.cache.folder import CacheFolder
 from ffrecord.version import __version__
 from ffrecord_fuse import cli as fuse_cli
-from tests.docs.pages import ROOT
+from tests.docs.pages import ROOT, table_rows
 from tests.fuse.mounted import mounting
 from tests.remote.servers import moto
 from tests.support import archives, handmade, trees
@@ -147,6 +147,19 @@ def test_every_command_and_every_option_is_explained(capsys: pytest.CaptureFixtu
         for option in re.findall(r"^  (-.*)", explained, re.MULTILINE):
             # The help of a long option is on the next line.
             assert "  " in option or len(option) > 20, option
+
+
+def test_the_groups_of_commands_are_those_of_the_page(capsys: pytest.CaptureFixture[str]) -> None:
+    _, _, listed = shown(capsys).partition("\ncommands:\n")
+    groups = [
+        (heading, re.findall(r"^    (\w+)", lines, re.MULTILINE))
+        for heading, lines in re.findall(r"^  (\w.*):\n((?:    .*\n)+)", listed, re.MULTILINE)
+    ]
+    assert groups == [
+        (heading, re.findall(r"`(\w+)`", commands))
+        for heading, commands in table_rows("docs/commands.md", "Which command")
+    ]
+    assert [name for _, names in groups for name in names] == list(COMMANDS)
 
 
 @pytest.mark.parametrize("command", COMMANDS)

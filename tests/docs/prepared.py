@@ -62,6 +62,19 @@ def _h5record(place: Path) -> None:
 
 
 @contextlib.contextmanager
+def _empty_bucket(place: Path) -> Iterator[dict[str, str]]:
+    """Run an S3 server with a bucket; yield the variables that lead to it."""
+    with moto({}) as url:
+        urllib.request.urlopen(
+            urllib.request.Request(f"{url}/bucket", method="PUT"), timeout=PATIENCE
+        ).close()
+        yield {
+            "AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret",
+            "AWS_ENDPOINT_URL": url, "AWS_REGION": "us-east-1", "AWS_ALLOW_HTTP": "true",
+        }  # fmt: skip
+
+
+@contextlib.contextmanager
 def _bucket(place: Path) -> Iterator[dict[str, str]]:
     """Run an S3 server with the files of the page; yield the variables that lead to it."""
     _packed_photos(place)
@@ -74,15 +87,11 @@ def _bucket(place: Path) -> Iterator[dict[str, str]]:
         for number in range(10):
             points.append({"number": number})
             sharded.append({"number": number})
-    with moto({}) as url:
-        urllib.request.urlopen(
-            urllib.request.Request(f"{url}/bucket", method="PUT"), timeout=PATIENCE
-        ).close()
-        variables = {
-            "AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret",
-            "AWS_ENDPOINT_URL": url, "AWS_REGION": "us-east-1", "AWS_ALLOW_HTTP": "true",
+    with _empty_bucket(place) as variables:
+        options = {
+            "endpoint": variables["AWS_ENDPOINT_URL"], "region": "us-east-1",
+            "skip_signature": True,
         }  # fmt: skip
-        options = {"endpoint": url, "region": "us-east-1", "skip_signature": True}
         store = S3Store("bucket", client_options={"allow_http": True}, **options)  # type: ignore[arg-type]
         for path in place.rglob("*"):
             if path.is_file():
@@ -91,7 +100,9 @@ def _bucket(place: Path) -> Iterator[dict[str, str]]:
 
 
 SERVE: dict[str, Callable[[Path], contextlib.AbstractContextManager[dict[str, str]]]] = {
-    "docs/remote.md": _bucket
+    "README.md": _empty_bucket,
+    "docs/comparison.md": _empty_bucket,
+    "docs/remote.md": _bucket,
 }
 """Page -> servers that its blocks need; the variables that lead to them."""
 
@@ -99,6 +110,7 @@ PREPARE: dict[str, Callable[[Path], None]] = {
     "README.md": _photos,
     "docs/mount.md": _photos,
     "docs/cluster.md": _photos,
+    "docs/comparison.md": _photos,
     "docs/converting.md": _other_formats,
     "docs/migrating.md": _h5record,
     "docs/view.md": _packed_photos,
