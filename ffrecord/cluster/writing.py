@@ -4,8 +4,8 @@ A sink is a picklable value. The driver calls `begin`, sends the returned sink t
 collects the receipts that `write` returns there, and passes them to `commit`. Rows never pass
 through the driver.
 
-A task may be killed, repeated, or run twice at once: each attempt writes a shard under a name of its
-own in the hidden work folder beside the target (see `ffrecord.plan.work`). The receipts that the
+A task may be killed, repeated, or run twice at once: each attempt writes a shard under its own name
+in the hidden work folder beside the target (see `ffrecord.plan.work`). The receipts that the
 engine hands to `commit` say which attempts count. The target appears when it is complete.
 """
 
@@ -52,8 +52,9 @@ class Sink(ABC):
     def write(self, task: int, batches: Batches) -> Receipt:
         """Write the rows of a task as a shard, on a worker; return its receipt.
 
-        `task` is a number of 0 or more that differs for every task; shards are in the order of these
-        numbers. A task without rows writes nothing. If the rows raise an error, nothing stays.
+        `task` is a number of 0 or more that differs for every task. Shards are in the order of
+        these numbers. A task without rows writes nothing. If the rows raise an error, nothing
+        stays.
         """
 
     @abstractmethod
