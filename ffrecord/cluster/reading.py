@@ -56,9 +56,9 @@ def folder(
     """Return the regular files of a packed folder whose paths match a pattern.
 
     The columns are `path` (string), `size` (int64), `mode` (int32), `mtime` (timestamp in
-    nanoseconds, UTC) and `content` (binary). `mode` has the permissions only. Rows are in the order of
-    the archive. Symlinks are left out, as in the iteration over a `PackedFolder`. Each hard link of
-    a file is a row.
+    nanoseconds, UTC) and `content` (binary). `mode` has the permissions only. Rows are in the order
+    of the archive. Symlinks are left out, as in the iteration over a `PackedFolder`. Each hard link
+    of a file is a row.
 
     Args:
         archive: a file, a folder of shards, a list of shards, or URLs, as for `PackedFolder`.

@@ -60,7 +60,7 @@ class PendingBlock:
     def _verify(self, block: Block) -> None:
         table, records, ends = self._table, self._records, block.offsets.tolist()
         stored = table.checksums[records.start : records.stop].tolist()
-        memory = memoryview(block.content)
+        memory = block.content.data
         computed = [crc32(memory[begin:end]) for begin, end in pairwise(ends)]
         if computed == stored:
             return
