@@ -116,7 +116,7 @@ def inferred(schema: pa.Schema, target: str) -> dict[str, str]:
 
 
 def _type_of(column: pa.Field, target: str) -> str:
-    given = (column.metadata or {}).get(TYPE_KEY, b"").decode()
+    given: str = (column.metadata or {}).get(TYPE_KEY, b"").decode()
     if given and arrow_field(column.name, given).type == column.type:
         return given  # the column was read from a dataset
     type_, sequence = column.type, ""
@@ -144,7 +144,7 @@ def _values(column: pa.Array, text: str) -> Iterable[Any]:
     is_list = any(is_one(type_) for is_one in _LISTS)
     if name == "array" and is_list and not (is_sequence or pa.types.is_nested(type_.value_type)):
         return [each.values.to_numpy(zero_copy_only=False) for each in column]
-    values = column.to_pylist()
+    values: list[Any] = column.to_pylist()
     if name in ("bytes", "utf8"):
         return values
     if not is_sequence:
