@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from ffrecord.remote.options import RemoteOptions
 
 _ATTEMPT = re.compile(r"(\d{6,})-[0-9a-f]+")
-_RECEIPT = ".json"
+RECEIPT = ".json"
 GROUP = 1000
 """Tasks whose attempts share a folder. A task lists that folder, so it must not be too long."""
 
@@ -110,7 +110,7 @@ class WorkFolder:
         path = os.path.join(folder, f"{number:06}-{new_key()}")
         try:
             receipt = replace(write(path), files=files_of(path))
-            write_file(path + _RECEIPT, json.dumps(asdict(receipt)).encode())
+            write_file(path + RECEIPT, json.dumps(asdict(receipt)).encode())
         except BaseException as error:
             with contextlib.suppress(OSError):
                 remove_tree(path) if os.path.isdir(path) else os.unlink(path)
@@ -141,7 +141,7 @@ class WorkFolder:
         found: dict[int, str] = {}
         for name in sorted(_listed(folder), reverse=True):
             stem, suffix = os.path.splitext(name)
-            if suffix == _RECEIPT and (match := _ATTEMPT.fullmatch(stem)) is not None:
+            if suffix == RECEIPT and (match := _ATTEMPT.fullmatch(stem)) is not None:
                 found[int(match[1])] = os.path.join(folder, name)
         return found
 
@@ -149,7 +149,7 @@ class WorkFolder:
         try:
             with open(path, "rb") as file:
                 receipt = Receipt(**json.loads(file.read()))
-            if receipt.attempt + _RECEIPT != os.path.basename(path):
+            if receipt.attempt + RECEIPT != os.path.basename(path):
                 raise ValueError("it is the receipt of another attempt")
             return receipt
         except (ValueError, TypeError) as error:
@@ -235,7 +235,7 @@ class WorkFolder:
                     remove_tree(place)
                 os.rename(attempt, place)
             if files_of(place) != receipt.files:
-                raise wrong_shard(self._plan, number, attempt + _RECEIPT)
+                raise wrong_shard(self._plan, number, attempt + RECEIPT)
 
     def status(self, is_committed: Callable[[Mapping[int, Receipt]], bool]) -> Status:
         """Return the state of the plan."""
@@ -251,7 +251,7 @@ class WorkFolder:
             return Status(tasks, [], True, [*others, self.path])
         missing = [number for number in range(tasks) if number not in receipts]
         used = {each.attempt for each in receipts.values()}
-        used |= {each + _RECEIPT for each in used}
+        used |= {each + RECEIPT for each in used}
         litter = [
             os.path.join(folder, name)
             for folder in self._folders() for name in sorted(_listed(folder)) if name not in used

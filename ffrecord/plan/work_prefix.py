@@ -53,7 +53,7 @@ from ffrecord.remote.answers import Place
 from ffrecord.remote.files import MARKER, Access, located
 from ffrecord.remote.options import RemoteOptions
 from ffrecord.remote.sending import Sent
-from ffrecord.remote.target import refuse_protocol
+from ffrecord.remote.target import files_inside, refuse_protocol
 from ffrecord.remote.trouble import Span
 from ffrecord.remote.uploads import Record
 
@@ -223,7 +223,11 @@ class WorkPrefix:
         return receipt
 
     def receipts(self) -> dict[int, Receipt]:
-        found = [self._receipt_place(number) for number in self._receipt_numbers()]
+        return self._receipts_of(self._receipt_numbers())
+
+    def _receipts_of(self, tasks: list[int]) -> dict[int, Receipt]:
+        """Return the receipts of these tasks that are there."""
+        found = [self._work.inside(_receipt_name(task)) for task in tasks]
         texts = self._together(found, lambda place: self._text(place, LONGEST_RECEIPT))
         receipts = [
             _parsed(text, place.shown) for place, text in zip(found, texts, strict=True)
@@ -287,7 +291,7 @@ class WorkPrefix:
             os.mkdir(folder)
             if finish is not None:
                 finish(folder, receipts)
-            names = sorted(os.listdir(folder))
+            names = files_inside(folder)
             record.plan(names, None)
             self._send(
                 record,

@@ -95,7 +95,7 @@ class Target(Closing):
         """
         names = [""]
         if self._is_folder:
-            names = _files(self.path)
+            names = files_inside(self.path)
             last = last or names[-1]
             names.remove(last)
             names.append(last)
@@ -152,7 +152,7 @@ def refuse_append(path: Any, *, append: bool, resumable: bool = False) -> None:
             )
 
 
-def _files(folder: str) -> list[str]:
+def files_inside(folder: str) -> list[str]:
     """Return the paths of all files in a folder, relative to it, sorted."""
     found = []
     for top, _, names in os.walk(folder):

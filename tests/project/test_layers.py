@@ -26,7 +26,7 @@ ffrecord.remote
 ffrecord.plan
 ffrecord.records
 ffrecord.archive ffrecord.dataset
-ffrecord.torch ffrecord.convert ffrecord.fsspec ffrecord.view
+ffrecord.torch ffrecord.convert ffrecord.fsspec ffrecord.view ffrecord.cluster
 ffrecord_fuse.errors
 ffrecord_fuse.mounting
 ffrecord_fuse.filesystem
