@@ -180,6 +180,23 @@ class WorkPrefix:
         self._require_own()
         if (found := self._receipt(number)) is not None:
             return found
+        try:
+            receipt = self._write(number, write)
+        except (FFRecordError, OSError) as error:
+            if self._has_ended:  # that is the reason, such as an aborted upload
+                raise self.gone() from error
+            raise
+        return self._leave(receipt)
+
+    @property
+    def _has_ended(self) -> bool:
+        try:
+            return self._owner() != self._plan.key
+        except (FFRecordError, OSError):
+            return False
+
+    def _write(self, number: int, write: Callable[[str], Receipt]) -> Receipt:
+        """Put the shard of a task; return its receipt."""
         with self._record() as record:
             name = self._plan.shard_name(number)
             path = os.path.join(record.staging, name)
@@ -189,7 +206,7 @@ class WorkPrefix:
             record.plan([_joined(name, each) for each in names], None)
             for each in names:
                 self._put_shard(record, _joined(name, each), os.path.join(path, each).rstrip("/"))
-        return self._leave(receipt)
+        return receipt
 
     def _put_shard(self, record: Record, name: str, path: str) -> None:
         """Put a file of a shard, unless the target has it. See the rules above."""
@@ -217,8 +234,7 @@ class WorkPrefix:
         except FileExistsError:
             receipt = self._receipt(receipt.task) or receipt
         if self._owner() != self._plan.key:  # nobody will read the receipt, or remove it
-            self._remove(self._work, [name])
-            self._remove_folders(self._work)
+            self._remove_works([self._plan.key])
             raise self.gone()
         return receipt
 
@@ -261,7 +277,7 @@ class WorkPrefix:
             return False
         try:
             self._publish(finish)
-        except PlanError:  # another commit may have ended since
+        except (PlanError, FileNotFoundError):  # another commit may have ended since
             if not self._is_published(is_committed):
                 raise
             return False
@@ -365,9 +381,11 @@ class WorkPrefix:
     def _remove_works(self, keys: Iterable[str] | None = None) -> None:
         """Remove the work prefixes of these plans, or of all plans for this target."""
         top = self._access.place(self._works)
-        loop.wait(sending.abort_inside(self._link, top))
+        if keys is None:
+            loop.wait(sending.abort_inside(self._link, top))
         for key in self._listed_works() if keys is None else keys:
             folder = top.inside(key)
+            loop.wait(sending.abort_inside(self._link, folder))
             self._remove(folder, list(self._objects(folder)))
             self._remove_folders(folder)
         if not self._objects(top):
@@ -445,6 +463,8 @@ def _parsed(text: bytes, shown: str) -> Receipt:
         receipt = Receipt(**json.loads(text))
         if str(receipt.task) != shown.rpartition("/")[2]:
             raise ValueError("it is the receipt of another task")
+        if not all(type(each) is int for facts in receipt.files.values() for each in facts[:2]):
+            raise ValueError("its sizes are not numbers")
         return receipt
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, AttributeError) as error:
         raise damaged_receipt(shown) from error

@@ -332,11 +332,14 @@ def _version(meta: Mapping[str, Any]) -> Version:
 
 
 def given(store: Any) -> ObjectStore:
-    """Return the store that a user made. A forked child gets a copy of it."""
-    original = library()
+    """Return the store that a user made. A forked child gets a copy of it.
+
+    A child that unpickles a store gets one of the parent's module, too.
+    """
 
     def make(current: ModuleType) -> Any:
-        if current is original:
+        kind = getattr(current.store, type(store).__name__, None)
+        if kind is None or isinstance(store, kind):
             return store
         pickled = pickle.dumps(store)
         before = _modules()

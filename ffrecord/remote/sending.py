@@ -19,6 +19,9 @@ from ffrecord.remote.trouble import MEANWHILE, Kind, Span, Trouble
 
 MD5 = re.compile(r'"[0-9a-f]{32}(-\d+)?"')  # entity tag of S3; other stores have others
 NOT_IMPLEMENTED = 501
+LONG = 1 << 40
+"""Bytes to wait for when a request has many pages: so the deadline alone limits its time."""
+
 ROUNDS = 3
 """Times that unfinished uploads are looked for: a part on its way may outlive the first abort."""
 
@@ -181,12 +184,12 @@ async def abort_inside(link: Link, folder: Place) -> None:
             if trouble.kind in (Kind.BUSY, Kind.CONNECT) and trouble.status != NOT_IMPLEMENTED:
                 raise
 
-    await link.write(folder, work)
+    await link.write(folder, work, LONG)
 
 
 async def objects(link: Link, folder: Place) -> dict[str, int]:
     """Return the size of every object in a folder, at any depth, by its name in the folder."""
-    return await link.write(folder, lambda: folder.store.objects(folder.key))
+    return await link.write(folder, lambda: folder.store.objects(folder.key), LONG)
 
 
 async def same(place: Place, found: Version, path: str) -> bool:
@@ -209,5 +212,5 @@ async def remove(link: Link, places: Sequence[Place]) -> None:
     async def one(place: Place) -> None:
         await link.write(place, lambda: place.store.delete(place.key))
 
-    for at in range(0, len(places), AT_ONCE):
-        await together(*(one(place) for place in places[at : at + AT_ONCE]))
+    for at in range(0, len(places), link.requests):
+        await together(*(one(place) for place in places[at : at + link.requests]))

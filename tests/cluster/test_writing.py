@@ -63,7 +63,9 @@ def sink(kind: str, target: Path | str, **remote: Any) -> Sink:
     if kind == "dataset":
         spec = {"path": "utf8", "content": "bytes", "mode": "int"}
         return writing.dataset_sink(target, spec, **remote)
-    return {"records": writing.records_sink, "folder": writing.folder_sink}[kind](target, **remote)
+    if kind == "records":
+        return writing.records_sink(target, **remote)
+    return writing.folder_sink(target, **remote)
 
 
 def parts() -> list[range]:
@@ -546,7 +548,7 @@ def test_a_cluster_that_fails_leaves_nothing_in_a_store(
     begun = sink(kind, "s3://bucket/top/out", **remote).begin()
     run(begun)
     with pytest.raises(KeyError):
-        begun.write(9, failing())
+        begun.write(10, failing())
     begun.abort()
     assert keys(server) == []
     with pytest.raises(PlanError, match="this plan has ended"):

@@ -115,12 +115,16 @@ def in_s3(server: str) -> Store:
 def in_fs(protocol: str, top: str) -> Store:
     fs = fsspec.filesystem(protocol)
 
+    def put(name: str, data: bytes) -> None:
+        fs.makedirs(f"{top}/{name}".rpartition("/")[0], exist_ok=True)
+        fs.pipe_file(f"{top}/{name}", data)
+
     def everything() -> dict[str, bytes]:
         return {path.removeprefix(f"{top}/"): fs.cat_file(path) for path in fs.find(top)}
 
     return Store(
         f"{protocol}://{top}/out", {}, everything,
-        lambda name, data: fs.pipe_file(f"{top}/{name}", data),
+        put,
         lambda name: fs.rm_file(f"{top}/{name}"),
     )  # fmt: skip
 
@@ -547,7 +551,7 @@ def test_a_late_upload_in_parts_of_an_ended_plan_is_aborted(
         run(new, s3)
         commit(new, s3)
         committed.set()
-        with pytest.raises(FFRecordError):
+        with pytest.raises(PlanError, match="this plan has ended"):
             late.result()
     assert s3.files() == one_process(new, tmp_path, 100_000_000)
 
@@ -715,7 +719,7 @@ def test_two_commits_at_once_publish_once(store: Store, small: Path, tmp_path: P
 def test_a_commit_without_all_receipts_names_the_missing_tasks(memory: Store, small: Path) -> None:
     plan = plan_pack(small, memory.target, 4000, **memory.options)
     run(plan, memory, 0)
-    with pytest.raises(PlanError, match=r"have no receipt \(1, 2, 3, 4, 5, …\)"):
+    with pytest.raises(PlanError, match=r"have no receipt \(1, 2, 3, 4, 5\)"):
         commit(plan, memory)
 
 
