@@ -40,6 +40,14 @@ from tests.support.executors import files_in
 from tests.support.packing import require_valid
 from tests.support.patience import PATIENCE
 
+pytestmark = [
+    # Ray Data makes its settings from defaults that it has deprecated itself.
+    pytest.mark.filterwarnings(r"ignore::DeprecationWarning:ray\."),
+    pytest.mark.filterwarnings(r"ignore::FutureWarning:ray\."),
+    # Ray ends the processes of a node, but does not wait for all of them.
+    pytest.mark.filterwarnings("ignore:subprocess .* is still running:ResourceWarning"),
+]
+
 FILES = 20_000
 ROWS = 300
 MEMORY = 150 << 20  # of a node's object store
