@@ -31,7 +31,7 @@ from ffrecord.dataset import codecs
 from ffrecord.dataset.codecs import Encoder
 from ffrecord.dataset.spec import SEQUENCE, load, split_type
 from ffrecord.dataset.writer import DatasetWriter, encodable
-from ffrecord.errors import EncodeError, SpecError
+from ffrecord.errors import DecodeError, EncodeError, SpecError
 from ffrecord.plan.gathered import GatheredPlan
 from ffrecord.plan.values import WritePlan
 from ffrecord.plan.work import Receipt
@@ -170,5 +170,8 @@ def _encode(name: str, encode: Encoder, value: Any) -> Any:
     if signature is not None and not value.startswith(signature):
         raise ValueError(f"the bytes are not a {name} file")
     if signature is None and name in codecs.decoders:
-        codecs.decoders[name](memoryview(bytearray(value)))
+        try:
+            codecs.decoders[name](memoryview(bytearray(value)))
+        except DecodeError as error:
+            raise EncodeError(str(error)) from error
     return bytes(value)

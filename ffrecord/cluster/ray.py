@@ -1,9 +1,10 @@
 """Ray Data: read and write records, packed folders and datasets; and an executor over Ray's tasks.
 
 Needs `pip install 'ffrecord[ray]'`. Readers return a `ray.data.Dataset` whose blocks are Arrow
-tables. `select_columns`, and filters by expressions on `number`, `path` and `size`, reach the files:
-rows and columns that they leave out are not read. Writers make one shard in each task of Ray, and publish the target
-when all of them have ended. Ray repeats tasks whose node or worker was killed.
+tables. `select_columns`, and filters by expressions on `number`, `path` and `size`, reach the
+files: rows and columns that they leave out are not read. Writers make one shard in each task of
+Ray, and publish the target when all of them have ended. Ray repeats tasks whose node or worker was
+killed.
 """
 
 from __future__ import annotations

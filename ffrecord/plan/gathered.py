@@ -7,6 +7,7 @@ tasks. A store cannot rename, so there each shard keeps the number of its task.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -107,11 +108,15 @@ class GatheredFolder(WorkFolder):
         self._chosen = chosen
 
     def receipts(self) -> dict[int, Receipt]:
-        """Return the receipt of each shard, as its task has written it into the folder."""
+        """Return the receipt of each shard, as its task has written it into the folder.
+
+        A commit that was killed while it cleaned up may have removed some of them.
+        """
         found = {}
         for shard, chosen in enumerate(self._chosen):
             path = os.path.join(self._folder(shard), chosen.attempt + RECEIPT)
-            found[shard] = matched(self._plan, shard, chosen, self._receipt(path))
+            with contextlib.suppress(FileNotFoundError):
+                found[shard] = matched(self._plan, shard, chosen, self._receipt(path))
         return found
 
     def _folder(self, number: int) -> str:
