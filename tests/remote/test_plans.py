@@ -575,13 +575,15 @@ class Mortal:
         self._when = when
         self._is_dead = False
 
-    def before(self) -> None:
+    def before(self) -> int:
+        """Return the number of the request that is to be sent."""
         self._is_dead |= self._when == "before" and self.requests == self._stop
         self._live()
         self.requests += 1
+        return self.requests - 1
 
-    def after(self) -> None:
-        self._is_dead |= self._when == "after" and self.requests - 1 == self._stop
+    def after(self, number: int) -> None:
+        self._is_dead |= self._when == "after" and number == self._stop
         self._live()
 
     def _live(self) -> None:
@@ -612,9 +614,9 @@ class MortalStore:
             return attribute
 
         async def request(*arguments: Any, **options: Any) -> Any:
-            self._mortal.before()
+            number = self._mortal.before()
             answer = await attribute(*arguments, **options)
-            self._mortal.after()
+            self._mortal.after(number)
             return answer
 
         return request
