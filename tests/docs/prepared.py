@@ -103,13 +103,13 @@ SERVE: dict[str, Callable[[Path], contextlib.AbstractContextManager[dict[str, st
     "README.md": _empty_bucket,
     "docs/comparison.md": _empty_bucket,
     "docs/remote.md": _bucket,
+    "docs/cluster.md": _bucket,
 }
 """Page -> servers that its blocks need; the variables that lead to them."""
 
 PREPARE: dict[str, Callable[[Path], None]] = {
     "README.md": _photos,
     "docs/mount.md": _photos,
-    "docs/cluster.md": _photos,
     "docs/comparison.md": _photos,
     "docs/converting.md": _other_formats,
     "docs/migrating.md": _h5record,
