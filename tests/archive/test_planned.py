@@ -41,18 +41,7 @@ SIZE = 20_000  # of a shard of the small folder
 
 @pytest.fixture(scope="module")
 def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Make a folder of 20,000 files in 100 folders, some of them with hard links."""
-    top = tmp_path_factory.mktemp("many") / "tree"
-    for number in range(FILES):
-        folder = top / f"{number % 10}" / f"{number % 100:02}"
-        if number < 100:
-            folder.mkdir(parents=True)
-        path = folder / f"{number:05}"
-        if number % 100 == 77 and number > 100:
-            os.link(top / "6" / "76" / f"{number - 1:05}", path)
-        else:
-            path.write_bytes(b"%d" % number * (number % 61))
-    return top
+    return trees.many_files(tmp_path_factory.mktemp("many") / "tree", FILES)
 
 
 @pytest.fixture(scope="module")

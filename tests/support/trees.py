@@ -211,6 +211,20 @@ def plain_tree(top: Path, files: Mapping[str, bytes]) -> Path:
     return top
 
 
+def many_files(top: Path, count: int) -> Path:
+    """Make a folder of many small files in 100 folders, some of them with hard links."""
+    for number in range(count):
+        folder = top / f"{number % 10}" / f"{number % 100:02}"
+        if number < 100:
+            folder.mkdir(parents=True)
+        path = folder / f"{number:05}"
+        if number % 100 == 77 and number > 100:
+            os.link(top / "6" / "76" / f"{number - 1:05}", path)
+        else:
+            path.write_bytes(b"%d" % number * (number % 61))
+    return top
+
+
 def chain(top: Path, levels: int) -> Path:
     """Make nested folders, with a file in the first, the middle and the last."""
     top.mkdir()
