@@ -83,7 +83,10 @@ class SampleChecksumError(FFRecordError):
 
 
 class UnfinishedError(FFRecordError):
-    """The file was never finished: its header is still zeros, or its journal is missing."""
+    """The file was never finished: its header is still zeros, or its journal is missing.
+
+    Or a folder in a store was not committed: the tasks of a plan write it.
+    """
 
     exit_code = 8
 
@@ -309,7 +312,7 @@ class ConversionError(FFRecordError, ValueError):
 
 
 class PlanError(FFRecordError):
-    """A plan is damaged, some of its tasks have not been run, or its work folder is missing."""
+    """A plan is damaged or has ended, or some of its tasks have not been run."""
 
     exit_code = 41
 

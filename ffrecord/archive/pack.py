@@ -39,9 +39,9 @@ from ffrecord.format.index import INDEX_NAME
 from ffrecord.format.records import part_name
 from ffrecord.plan.executors import run_all
 from ffrecord.plan.values import PackPlan, Part
-from ffrecord.plan.work import Receipt, Work, leftovers, remove_leftovers
+from ffrecord.plan.work import Receipt, locate, require_free, work_of
+from ffrecord.plan.work_folder import leftovers, remove_leftovers
 from ffrecord.progress import bar, sending_bar
-from ffrecord.records.opening import refuse_remote_options
 from ffrecord.records.writer import FileWriter, writer_class
 from ffrecord.remote.urls import is_remote
 from ffrecord.remote.urls import shown as shown_url
@@ -110,11 +110,12 @@ def pack_folder(
         align: 512 lets the content of every file begin at a multiple of 512 bytes, with zeros
             between the files. The kernel can then serve the files of a mounted archive in place.
         executor: a `concurrent.futures.Executor` that reads the folder and writes the shards, one
-            in each task. Needs `shard_size`. Workers on other machines need the same file system,
-            also for the temporary folder of a URL.
+            in each task. Needs `shard_size`. Workers on other machines need the same file system
+            for the folder, and for a local `out_file`. With a URL, each task uploads its shard.
         remote: options for URLs, as for `PackedFolder`.
     """
-    if is_remote(out_file, remote):
+    is_planned = executor is not None and shard_size is not None
+    if is_remote(out_file, remote) and not is_planned:
         from ffrecord.remote.target import Target  # needed for URLs only
 
         _Job(folder, os.curdir, shard_size, align, jobs)  # check the arguments first
@@ -128,12 +129,14 @@ def pack_folder(
                 None if shard_size is None else INDEX_NAME, _upload_teller(report, progress)
             )
         return report
-    refuse_remote_options(remote)
-    job = _Job(folder, out_file, shard_size, align, jobs)
-    if executor is not None and job.largest is None:
+    if executor is not None and not is_planned:
         raise ValueError("executor needs shard_size, because each task writes one shard")
-    is_planned = executor is not None
-    with _place(job.target, sharded=job.largest is not None, planned=is_planned) as place:
+    target, remote = locate(out_file, remote)
+    is_local = not is_remote(target, remote)
+    job = _Job(folder, target, shard_size, align, jobs, is_local=is_local)
+    if is_planned:
+        require_free(target, remote)
+    with _place(target, sharded=job.largest is not None, planned=is_planned) as place:
         scan = job.scan(dereference, exclude, ignore_changed, executor)
         packer = job.packer(scan, ignore_changed, legacy_index)
         done = PackProgress(0, len(packer.files), 0, packer.report.bytes)
@@ -148,9 +151,9 @@ def pack_folder(
             return packer.report
         plan = planned.begin_plan(
             scan, packer, parts, job.target, dereference=dereference,
-            ignore_changed=ignore_changed, legacy_index=legacy_index,
+            ignore_changed=ignore_changed, legacy_index=legacy_index, remote=remote,
         )  # fmt: skip
-    return _run(plan, packer, scan, executor, jobs, tell)
+    return _run(plan, packer, scan, executor, jobs, tell, remote)
 
 
 def plan_pack(
@@ -164,24 +167,28 @@ def plan_pack(
     ignore_changed: bool = False,
     align: int | None = None,
     executor: Executor | None = None,
+    **remote: Unpack[RemoteOptions],
 ) -> PackPlan:
     """Return a plan to pack a folder. Each of its tasks writes one shard; a commit ends it.
 
-    The arguments are those of `pack_folder`. The executor is for reading the folder only.
+    The arguments are those of `pack_folder`. The executor is for reading the folder only. The plan
+    does not keep the options for URLs.
     """
-    if is_remote(out_folder):
+    target, remote = locate(out_folder, remote)
+    if remote.get("store") is not None or remote.get("fs") is not None:
         raise UrlError(
-            f"{shown_url(str(out_folder))}: a plan needs a folder on a file system that all "
-            "machines share; upload the archive when it is committed"
+            f"{shown_url(target)}: a plan keeps neither a store nor a file system; pass the URL of "
+            "the folder as text"
         )
-    job = _Job(folder, out_folder, shard_size, align, None)
+    is_local = not is_remote(target, remote)
+    job = _Job(folder, target, shard_size, align, None, is_local=is_local)
     assert job.largest is not None
-    check_new_folder(job.target, "shards need a")
+    require_free(target, remote)
     scan = job.scan(dereference, exclude, ignore_changed, executor)
     packer = job.packer(scan, ignore_changed, legacy_index)
     return planned.begin_plan(
         scan, packer, packer.parts(job.target, job.largest), job.target, dereference=dereference,
-        ignore_changed=ignore_changed, legacy_index=legacy_index,
+        ignore_changed=ignore_changed, legacy_index=legacy_index, remote=remote,
     )  # fmt: skip
 
 
@@ -221,10 +228,9 @@ def _place(target: str, *, sharded: bool, planned: bool) -> Iterator[str]:
     """Yield the path to write to: the archive, or a folder that is renamed to `target` at the end.
 
     If the target cannot be written, raise an error before any file is read. A plan has its own
-    folder to write to.
+    work place to write to.
     """
     if planned:
-        check_new_folder(target, "shards need a")
         yield target
         return
     if not sharded:
@@ -255,8 +261,8 @@ class _Job:
     """The arguments of one call, checked, and the steps that write an archive in this process."""
 
     def __init__(
-        self, folder: Path, target: Path, shard_size: int | str | None, align: int | None,
-        jobs: int | None,
+        self, folder: Path, target: str, shard_size: int | str | None, align: int | None,
+        jobs: int | None, *, is_local: bool = True,
     ) -> None:  # fmt: skip
         self.align = padding.checked(align)
         self.top = absolute(folder)
@@ -264,7 +270,8 @@ class _Job:
         if jobs is not None and integer(jobs, "jobs") < 1:
             raise ValueError(f"jobs must be at least 1, not {jobs}")
         self.jobs = jobs
-        self.target = os.path.abspath(os.fsdecode(target))
+        self.target = target
+        self._is_local = is_local
         self.largest = None if shard_size is None else parse_size(shard_size)
 
     def scan(
@@ -273,14 +280,16 @@ class _Job:
     ) -> Scan:  # fmt: skip
         """Walk the folder. Leave out the target, and the files of unfinished targets."""
         target = self.target
-        unfinished = [hidden_name(target, DOING), *tempnames.names(target)]
-        if os.path.isdir(os.path.dirname(target)):
-            unfinished += leftovers(target, DOING)
+        leave_out = []
+        if self._is_local:
+            leave_out = [target, hidden_name(target, DOING), *tempnames.names(target)]
+            if os.path.isdir(os.path.dirname(target)):
+                leave_out += leftovers(target, DOING)
         with _names_as_text():
             walk = Scan if executor is None else partial(ScanInTasks, executor)
             scan = walk(
                 self.top, dereference=dereference, exclude=exclude,
-                leave_out=(target, *unfinished), ignore_changed=ignore_changed,
+                leave_out=leave_out, ignore_changed=ignore_changed,
             )  # fmt: skip
         if scan.skipped:
             what = f"{self.top}: not packed: {listed(scan.skipped)}"
@@ -328,20 +337,21 @@ class _Job:
 
 def _run(
     plan: PackPlan, packer: Packer, scan: Scan, executor: Executor, jobs: int | None,
-    tell: Callable[[int, int], None],
+    tell: Callable[[int, int], None], remote: RemoteOptions,
 ) -> PackReport:  # fmt: skip
-    """Run all tasks of a plan, and commit. A failure removes the work folder."""
+    """Run all tasks of a plan, and commit. A failure removes the work place."""
     try:
 
         def count(receipt: Receipt) -> None:
             tell(receipt.count, plan.parts[receipt.task].bytes)
 
-        tasks = ((planned.task_of(plan, number, jobs),) for number in range(len(plan.parts)))
-        run_all(executor, planned.run_task, tasks, target=plan.target, done=count)
+        numbers = range(len(plan.parts))
+        tasks = ((planned.task_of(plan, number, jobs, remote),) for number in numbers)
+        run_all(executor, planned.run_task, tasks, target=plan.name, done=count)
         scan.forget()
-        return planned.commit(plan, packer)
+        return planned.commit(plan, packer, remote)
     except BaseException:
-        Work(plan).discard()
+        work_of(plan, remote).discard()
         raise
 
 

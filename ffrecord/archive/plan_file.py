@@ -24,6 +24,8 @@ from ffrecord.errors import PlanError
 from ffrecord.plan.values import PackPlan, Part
 from ffrecord.records.reader import FileReader
 from ffrecord.records.writer import FileWriter
+from ffrecord.remote.options import RemoteOptions
+from ffrecord.remote.urls import shown
 
 NAME = "files"
 _WIDTHS = 4  # columns of eight bytes in the record of a task
@@ -88,12 +90,14 @@ def _task_record(scan: Scan, inodes: array[int]) -> bytes:
     return b"".join([*(column.tobytes() for column in columns), *paths])
 
 
-def read_task(path: str, task: int, count: int, folder: str, dereference: bool) -> ListedFiles:
-    """Read the files of one task."""
-    with FileReader(path) as reader:
+def read_task(
+    path: str, task: int, count: int, folder: str, dereference: bool, remote: RemoteOptions
+) -> ListedFiles:
+    """Read the files of one task. `remote` has the options for a URL."""
+    with FileReader(path, **remote) as reader:
         record = reader.read_one(task)
     if len(record) < 8 * _WIDTHS * count:
-        raise PlanError(f"{path}: has other tasks than the plan; make a new plan")
+        raise PlanError(f"{shown(path)}: has other tasks than the plan; make a new plan")
     lengths, numbers, ctimes, ends = record[: 8 * _WIDTHS * count].view(np.int64).reshape(4, count)
     return ListedFiles(
         top_path(folder), opening_flags(dereference), lengths.tolist(), numbers, ctimes, ends,
@@ -101,14 +105,16 @@ def read_task(path: str, task: int, count: int, folder: str, dereference: bool) 
     )  # fmt: skip
 
 
-def read_tree(plan: PackPlan, path: str) -> tuple[Tree, dict[str, int], list[str]]:
+def read_tree(
+    plan: PackPlan, path: str, remote: RemoteOptions
+) -> tuple[Tree, dict[str, int], list[str]]:
     """Read the tree, the counts of skipped things, and the paths that disappeared."""
     tree = Tree()
     columns = _columns(tree)
     first = len(plan.parts)
-    with FileReader(path) as reader:
+    with FileReader(path, **remote) as reader:
         if reader.n != first + len(columns) + 1:
-            raise PlanError(f"{path}: has other tasks than the plan; make a new plan")
+            raise PlanError(f"{shown(path)}: has other tasks than the plan; make a new plan")
         for number, column in enumerate(columns, first):
             record = reader.read_one(number)
             if isinstance(column, array):

@@ -10,7 +10,7 @@ import os
 from array import array
 from base64 import b64decode, b64encode
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 
 from ffrecord.archive.archive import Archive
 from ffrecord.archive.contents import write_contents
@@ -28,12 +28,13 @@ from ffrecord.archive.plan_file import (
     xattrs_to_json,
 )
 from ffrecord.archive.scan import Scan, change_advice, top_path
-from ffrecord.errors import ChangedError, FFRecordError, PlanError
+from ffrecord.errors import ChangedError, FFRecordError
 from ffrecord.format import padding
 from ffrecord.format.index import INDEX_NAME
 from ffrecord.plan.values import PackPlan, Part
-from ffrecord.plan.work import Receipt, Status, Work, new_key
+from ffrecord.plan.work import Receipt, Status, Work, new_key, work_of
 from ffrecord.records.writer import FileWriter, writer_class
+from ffrecord.remote.options import RemoteOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,35 +46,40 @@ class PackTask:
     number: int
     part: Part
     jobs: int | None = None
+    remote: RemoteOptions = field(default_factory=RemoteOptions, repr=False)
+    """Options for a target behind a URL. They are never stored."""
 
 
 def begin_plan(
     scan: Scan, packer: Packer, parts: list[Part], target: str, *, dereference: bool,
-    ignore_changed: bool, legacy_index: bool,
+    ignore_changed: bool, legacy_index: bool, remote: RemoteOptions | None = None,
 ) -> PackPlan:  # fmt: skip
-    """Make the work folder of a new plan, with the files of each task."""
+    """Make the work place of a new plan, with the files of each task."""
     plan = PackPlan(
         target, new_key(), tuple(parts), os.fsdecode(scan.top), dereference, ignore_changed,
         legacy_index, None if packer.align == padding.UNALIGNED else packer.align,
     )  # fmt: skip
-    work = Work(plan)
+    work = work_of(plan, remote)
     work.begin()
     try:
-        write_plan_file(work.inside(NAME), scan, packer.files, parts)
+        with work.new_file(NAME) as path:
+            write_plan_file(path, scan, packer.files, parts)
     except BaseException:
         work.discard()
         raise
     return plan
 
 
-def task_of(plan: PackPlan, number: int, jobs: int | None = None) -> PackTask:
+def task_of(
+    plan: PackPlan, number: int, jobs: int | None = None, remote: RemoteOptions | None = None
+) -> PackTask:
     """Return one task of a plan."""
     plan.require_task(number)
     alone = PackPlan(
         plan.target, plan.key, (), plan.folder, plan.dereference, plan.ignore_changed,
         plan.legacy_index, plan.align,
     )  # fmt: skip
-    return PackTask(alone, number, plan.parts[number], jobs)
+    return PackTask(alone, number, plan.parts[number], jobs, remote or {})
 
 
 def run_task(task: PackTask) -> Receipt:
@@ -81,7 +87,8 @@ def run_task(task: PackTask) -> Receipt:
 
     A task may be run anywhere, again, and twice at the same time.
     """
-    return Work(task.plan).run(task.number, lambda path: _write_shard(task, path))
+    work = work_of(task.plan, task.remote)
+    return work.run(task.number, lambda path: _write_shard(task, path))
 
 
 class _Facts:
@@ -95,8 +102,9 @@ class _Facts:
 
 def _write_shard(task: PackTask, path: str) -> Receipt:
     plan, part, align = task.plan, task.part, padding.checked(task.plan.align)
+    work = work_of(plan, task.remote)
     files = read_task(
-        Work(plan).inside(NAME), task.number, part.count, plan.folder, plan.dereference
+        work.inside(NAME), task.number, part.count, plan.folder, plan.dereference, work.reading
     )
     facts = _Facts()
 
@@ -129,23 +137,26 @@ def _to_json(facts: _Facts) -> dict[str, object]:
 # ---- the commit --------------------------------------------------------------------------------
 
 
-def commit(plan: PackPlan, packer: Packer | None = None) -> PackReport:
+def commit(
+    plan: PackPlan, packer: Packer | None = None, remote: RemoteOptions | None = None
+) -> PackReport:
     """Publish the shards of a plan, with their index. A commit may be repeated.
 
-    Without `packer`, the tree is read from the work folder.
+    Without `packer`, the tree is read from the work place.
     """
     made: list[Packer] = []
+    work = work_of(plan, remote)
 
     def finish(folder: str, receipts: Mapping[int, Receipt]) -> None:
-        made.append(packer or _packer(plan))
-        _write_index(plan, made[0], folder, receipts)
+        made.append(packer or _packer(plan, work))
+        _write_index(plan, made[-1], folder, receipts)
 
-    Work(plan).commit(lambda receipts: is_committed(plan, receipts), finish)
-    return made[0].report if made else _report(plan)
+    is_new = work.commit(lambda receipts: is_committed(plan, receipts, remote), finish)
+    return made[-1].report if is_new else _report(plan, remote)
 
 
-def _packer(plan: PackPlan) -> Packer:
-    tree, skipped, changed = read_tree(plan, Work(plan).inside(NAME))
+def _packer(plan: PackPlan, work: Work) -> Packer:
+    tree, skipped, changed = read_tree(plan, work.inside(NAME), work.reading)
     return Packer(
         tree, paths_in(tree, top_path(plan.folder)), align=padding.checked(plan.align),
         skipped=skipped, changed=changed, ignore_changed=plan.ignore_changed,
@@ -159,17 +170,11 @@ def _write_index(
     shards = []
     for number, part in enumerate(plan.parts):
         name, receipt = plan.shard_name(number), receipts[number]
-        crc = receipt.checksums.get(name)
-        if header_crc(os.path.join(folder, name)) != crc:
-            raise PlanError(
-                f"{plan.target}: the shard of task {number} is not the one of its receipt; make a "
-                "new plan"
-            )
         _add_facts(packer, receipt, part)
-        shards.append(Shard(name.encode(), part.records, crc))
+        shards.append(Shard(name.encode(), part.records, receipt.checksums[name]))
     packer.report.shards = len(shards)
     with FileWriter(os.path.join(folder, INDEX_NAME), 1) as writer:
-        packer.write_index(writer, plan.target, shards)
+        packer.write_index(writer, plan.name, shards)
 
 
 def _add_facts(packer: Packer, receipt: Receipt, part: Part) -> None:
@@ -183,7 +188,9 @@ def _add_facts(packer: Packer, receipt: Receipt, part: Part) -> None:
         packer.note_change(inodes[row], gone)
 
 
-def is_committed(plan: PackPlan, receipts: Mapping[int, Receipt]) -> bool:
+def is_committed(
+    plan: PackPlan, receipts: Mapping[int, Receipt], remote: RemoteOptions | None = None
+) -> bool:
     """Return True if the target has the shards of this plan, and those of the receipts."""
     due = []
     for number, part in enumerate(plan.parts):
@@ -191,7 +198,7 @@ def is_committed(plan: PackPlan, receipts: Mapping[int, Receipt]) -> bool:
         crc = receipts[number].checksums.get(name) if number in receipts else None
         due.append((name, part.records, crc))
     try:
-        found = _published(plan)
+        found = _published(plan, remote)
     except (OSError, FFRecordError):
         return False
     return len(found) == len(due) and all(
@@ -200,9 +207,9 @@ def is_committed(plan: PackPlan, receipts: Mapping[int, Receipt]) -> bool:
     )
 
 
-def _published(plan: PackPlan) -> list[tuple[str, int, int]]:
+def _published(plan: PackPlan, remote: RemoteOptions | None) -> list[tuple[str, int, int]]:
     """Return the name, the number of records and the header's checksum of each shard."""
-    with Archive.open(plan.target) as archive:
+    with Archive.open(plan.target, **(remote or {})) as archive:
         reader = archive.reader
         return [
             (os.path.basename(name), len(reader.get_checksums(file)), reader.header_crc(file))
@@ -210,12 +217,13 @@ def _published(plan: PackPlan) -> list[tuple[str, int, int]]:
         ]
 
 
-def _report(plan: PackPlan) -> PackReport:
+def _report(plan: PackPlan, remote: RemoteOptions | None) -> PackReport:
     """Return the counts of a target that was committed before."""
-    with Archive.open(plan.target) as archive:
+    with Archive.open(plan.target, **(remote or {})) as archive:
         return PackReport(**asdict(count_index(archive.index)), shards=len(plan.parts))
 
 
-def status(plan: PackPlan) -> Status:
+def status(plan: PackPlan, remote: RemoteOptions | None = None) -> Status:
     """Return which tasks of a plan are missing, and what a cancelled job has left."""
-    return Work(plan).status(lambda receipts: is_committed(plan, receipts))
+    work = work_of(plan, remote)
+    return work.status(lambda receipts: is_committed(plan, receipts, remote))

@@ -15,7 +15,7 @@ from ffrecord.archive.packer import PackReport
 from ffrecord.cli.common import describe_counts
 from ffrecord.errors import PlanError
 from ffrecord.plan.values import PackPlan
-from ffrecord.plan.work import Work
+from ffrecord.plan.work import work_of
 from ffrecord.terminal import printable
 from ffrecord.text import counted, human, there_already
 
@@ -63,7 +63,7 @@ def _make(options: argparse.Namespace) -> None:
     try:
         plan.save(options.plan)
     except BaseException:
-        Work(plan).discard()  # without its plan, nobody could use it
+        work_of(plan).discard()  # without its plan, nobody could use it
         raise
     files, size = sum(part.count for part in plan.parts), sum(part.bytes for part in plan.parts)
     tasks = len(plan.parts)

@@ -32,8 +32,10 @@ from ffrecord.dataset.codecs import Encoder
 from ffrecord.dataset.spec import SEQUENCE, load, split_type
 from ffrecord.dataset.writer import DatasetWriter, encodable
 from ffrecord.errors import DecodeError, EncodeError, SpecError
+from ffrecord.plan.gathered import GatheredPlan
 from ffrecord.plan.values import WritePlan
-from ffrecord.plan.work import Receipt, size_of
+from ffrecord.plan.work import Receipt
+from ffrecord.plan.work_folder import size_of
 
 _TYPES: tuple[tuple[Callable[[pa.DataType], bool], str], ...] = (
     (pa.types.is_boolean, "bool"), (pa.types.is_integer, "int"), (pa.types.is_floating, "float"),
@@ -66,7 +68,7 @@ class DatasetSink(Sink):
     def _write_shard(
         self, task: int, schema: pa.Schema, batches: Iterator[pa.RecordBatch], path: str
     ) -> Receipt:
-        spec = inferred(schema, self.target) if self.spec is None else dict(self.spec)
+        spec = inferred(schema, self.name) if self.spec is None else dict(self.spec)
         encoders = {
             name: partial(_encode, name, encode)
             for name, encode in (self.encoders or codecs.encoders).items()
@@ -75,24 +77,21 @@ class DatasetSink(Sink):
             with DatasetWriter(path, spec, encoders) as writer:
                 for batch in batches:
                     columns = [
-                        _values(column_of(batch, name, self.target), text)
+                        _values(column_of(batch, name, self.name), text)
                         for name, text in spec.items()
                     ]
                     for values in zip(*columns, strict=True):
                         writer.append(dict(zip(spec, values, strict=True)))
         except EncodeError as error:  # name the target, not the attempt
-            known = f"{self.target}: task {task}"
+            known = f"{self.name}: task {task}"
             raise EncodeError(str(error).replace(path, known)) from error
         return Receipt(task, os.path.basename(path), len(writer), size_of(path),
-                       self._checksums(path), {"spec": spec})  # fmt: skip
-
-    def _checksums(self, path: str) -> dict[str, int]:
-        return load(path).checksums
+                       load(path).checksums, {"spec": spec})  # fmt: skip
 
     def _require_spec(self) -> None:
         if self.spec is None:
             raise SpecError(
-                f"{self.target}: there is no row to infer the types from; an empty dataset needs a "
+                f"{self.name}: there is no row to infer the types from; an empty dataset needs a "
                 "spec: pass spec"
             )
 
@@ -101,13 +100,17 @@ class DatasetSink(Sink):
         for spec in specs:
             if spec != specs[0]:
                 raise SpecError(
-                    f"{self.target}: some tasks have rows of the types {specs[0]}, others of "
+                    f"{self.name}: some tasks have rows of the types {specs[0]}, others of "
                     f"{spec}; pass spec, or cast the columns"
                 )
-        if not receipts:
-            path = os.path.join(folder, plan.shard_name(0))
+        spec = specs[0] if specs else self.spec
+        names = [] if receipts else [plan.shard_name(0)]  # a dataset needs a shard
+        if isinstance(plan, GatheredPlan):
+            names += plan.gaps  # readers warn about missing shards
+        for name in names:
             with contextlib.suppress(FileExistsError):  # a commit was killed after this
-                DatasetWriter(path, self.spec, self.encoders or codecs.encoders).close()
+                path = os.path.join(folder, name)
+                DatasetWriter(path, spec, self.encoders or codecs.encoders).close()
 
 
 def inferred(schema: pa.Schema, target: str) -> dict[str, str]:

@@ -56,15 +56,15 @@ class FolderSink(Sink):
         facts = _Facts()
         with FileWriter(path) as writer:
             for batch in batches:
-                column = column_of(batch, self.content, self.target)
-                values = bytes_of(column, self.content, self.target)
+                column = column_of(batch, self.content, self.name)
+                values = bytes_of(column, self.content, self.name)
                 append_values(writer, values, facts.add_contents(values))
-                paths = column_of(batch, self.path, self.target)
-                facts.add_paths(bytes_of(paths, self.path, self.target))
+                paths = column_of(batch, self.path, self.name)
+                facts.add_paths(bytes_of(paths, self.path, self.name))
                 facts.modes.extend(self._modes(batch))
                 facts.mtimes.extend(self._mtimes(batch))
         return file_receipt(
-            task, path, writer.count, self._checksums(path), {"files": facts.to_text()}
+            task, path, writer.count, {"": header_crc(path)}, {"files": facts.to_text()}
         )
 
     def _modes(self, batch: pa.RecordBatch) -> list[int]:
@@ -89,7 +89,7 @@ class FolderSink(Sink):
             times = pc.multiply_checked(column.cast(pa.int64()), _SECONDS[column.type.unit])
         except pa.ArrowInvalid as error:
             raise ConversionError(
-                f"{self.target}: the column {self.mtime!r} has times outside the years 1678 to "
+                f"{self.name}: the column {self.mtime!r} has times outside the years 1678 to "
                 "2261, which an archive cannot keep; change them"
             ) from error
         found: list[int] = times.fill_null(0).to_pylist()
@@ -97,14 +97,11 @@ class FolderSink(Sink):
 
     def _wrong_type(self, name: str | None, column: pa.Array, due: str) -> ConversionError:
         return ConversionError(
-            f"{self.target}: the column {name!r} has the type {column.type}; it must be {due}"
+            f"{self.name}: the column {name!r} has the type {column.type}; it must be {due}"
         )
 
     def _require_spec(self) -> None:
         pass  # an empty folder is a folder
-
-    def _checksums(self, path: str) -> dict[str, int]:
-        return {"": header_crc(path)}
 
     def _finish(self, plan: WritePlan, folder: str, receipts: Mapping[int, Receipt]) -> None:
         shards, found = [], []
@@ -115,7 +112,7 @@ class FolderSink(Sink):
         tree = self._tree(found)
         sizes = np.array([size for facts in found for size in facts.lengths], np.int64)
         with FileWriter(os.path.join(folder, INDEX_NAME), 1) as writer:
-            write_index(writer, self.target, tree, sizes, shards)
+            write_index(writer, self.name, tree, sizes, shards)
 
     def _tree(self, found: list[_Facts]) -> Tree:
         """Return the tree of all files. Folders have the time of the newest file."""
@@ -156,7 +153,7 @@ class FolderSink(Sink):
 
     def _twice(self, path: bytes, why: str) -> ConversionError:
         return ConversionError(
-            f"{self.target}: {to_text(path)!r} cannot be packed: {why}; each path may be there once"
+            f"{self.name}: {to_text(path)!r} cannot be packed: {why}; each path may be there once"
         )
 
 

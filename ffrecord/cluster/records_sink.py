@@ -29,16 +29,13 @@ class RecordsSink(Sink):
     ) -> Receipt:
         with FileWriter(path) as writer:
             for batch in batches:
-                column = column_of(batch, self.column, self.target)
-                values = bytes_of(column, self.column, self.target)
+                column = column_of(batch, self.column, self.name)
+                values = bytes_of(column, self.column, self.name)
                 append_values(writer, values, list(map(crc32, values.each())))
-        return file_receipt(task, path, writer.count, self._checksums(path))
+        return file_receipt(task, path, writer.count, {"": header_crc(path)})
 
     def _require_spec(self) -> None:
         pass  # records have no types
-
-    def _checksums(self, path: str) -> dict[str, int]:
-        return {"": header_crc(path)}
 
     def _finish(self, plan: WritePlan, folder: str, receipts: Mapping[int, Receipt]) -> None:
         if not receipts:  # a reader needs a file

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import itertools
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, TypeVar
 
 import pyarrow as pa
 
-from ffrecord.atomic.folder import check_new_folder
 from ffrecord.cluster.columns import Batches, in_batches
-from ffrecord.errors import FFRecordError, PlanError
-from ffrecord.plan.gathered import GatheredWork, parts_of, with_rows
-from ffrecord.plan.values import Part, WritePlan
-from ffrecord.plan.work import Receipt, Work, new_key
+from ffrecord.errors import FFRecordError
+from ffrecord.plan.gathered import GatheredWork, gathered, with_rows
+from ffrecord.plan.values import WritePlan
+from ffrecord.plan.work import Receipt, new_key, require_free, work_of
+from ffrecord.remote.options import RemoteOptions
+from ffrecord.remote.urls import shown
 
 AnySink = TypeVar("AnySink", bound="Sink")
 
@@ -39,19 +39,26 @@ class Sink(ABC):
     KIND: ClassVar[str] = "records"
 
     target: str
-    """An absolute path."""
+    """An absolute path, or a URL."""
+    remote: RemoteOptions = field(default_factory=RemoteOptions, repr=False)
+    """Options for a URL. They travel with the sink, and are never stored."""
     key: str = ""
-    """Names the work folder. `begin` sets it."""
+    """Names the work place. `begin` sets it."""
+
+    @property
+    def name(self) -> str:
+        """The target for messages."""
+        return shown(self.target)
 
     def begin(self: AnySink) -> AnySink:
-        """Make the work folder; return the sink for the workers.
+        """Make the work place; return the sink for the workers.
 
         Raises:
             FileExistsError: the target exists. Nothing is ever overwritten.
         """
-        check_new_folder(self.target, "shards need a")
+        require_free(self.target, self.remote)
         begun = replace(self, key=new_key())
-        Work(begun._plan()).begin()
+        work_of(begun._plan(), self.remote).begin()
         return begun
 
     def write(self, task: int, batches: Batches) -> Receipt:
@@ -66,10 +73,10 @@ class Sink(ABC):
         if first is None:
             return Receipt(task, "", 0, 0, {}, {})
         rows = itertools.chain([first], rows)
-        receipt = Work(self._plan()).run(
+        receipt = work_of(self._plan(), self.remote).run(
             task, lambda path: self._write_shard(task, first.schema, rows, path)
         )
-        # The details stay in the work folder: they may be large, and the driver needs them once.
+        # The details stay in the work place: they may be large, and the driver needs them once.
         return replace(receipt, details={})
 
     def commit(self, receipts: Iterable[Receipt]) -> WriteReport:
@@ -77,25 +84,24 @@ class Sink(ABC):
         chosen = with_rows(receipts)
         if not chosen:
             self._require_spec()
-        plan = self._plan(parts_of(chosen))
+        plan, work = gathered(self._plan(), chosen, self.remote)
 
         def is_committed(_: Mapping[int, Receipt]) -> bool:
-            return self._is_committed(plan, chosen)
+            return _is_published(work)
 
         def finish(folder: str, written: Mapping[int, Receipt]) -> None:
-            self._compare(plan, folder, chosen)
             self._finish(plan, folder, written)
 
-        GatheredWork(plan, chosen).commit(is_committed, finish)
+        work.commit(is_committed, finish)
         rows, size = sum(each.count for each in chosen), sum(each.bytes for each in chosen)
-        return WriteReport(self.target, len(chosen), rows, size)
+        return WriteReport(self.name, len(chosen), rows, size)
 
     def abort(self) -> None:
-        """Remove the work folder with all attempts. Does nothing after a commit."""
-        Work(self._plan()).discard()
+        """Remove all attempts. Does nothing after a commit."""
+        work_of(self._plan(), self.remote).discard()
 
-    def _plan(self, parts: tuple[Part, ...] = ()) -> WritePlan:
-        return WritePlan(self.target, self.key, parts, self.KIND)
+    def _plan(self) -> WritePlan:
+        return WritePlan(self.target, self.key, (), self.KIND)
 
     @abstractmethod
     def _write_shard(
@@ -105,28 +111,15 @@ class Sink(ABC):
 
     @abstractmethod
     def _finish(self, plan: WritePlan, folder: str, receipts: Mapping[int, Receipt]) -> None:
-        """Add what a target has besides its shards. May be called again after a kill."""
-
-    @abstractmethod
-    def _checksums(self, path: str) -> dict[str, int]:
-        """Return the checksums of a shard as in its receipt."""
+        """Write what a target has besides its shards. May be called again after a kill."""
 
     @abstractmethod
     def _require_spec(self) -> None:
         """Raise an error if a target without rows cannot be written."""
 
-    def _compare(self, plan: WritePlan, folder: str, chosen: list[Receipt]) -> None:
-        """Raise PlanError unless the shards in a folder are those of the receipts."""
-        for number, receipt in enumerate(chosen):
-            if self._checksums(os.path.join(folder, plan.shard_name(number))) != receipt.checksums:
-                raise PlanError(
-                    f"{self.target}: the shard of task {receipt.task} is not the one of its "
-                    "receipt; write the rows again"
-                )
 
-    def _is_committed(self, plan: WritePlan, chosen: list[Receipt]) -> bool:
-        try:
-            self._compare(plan, self.target, chosen)
-        except (OSError, FFRecordError):
-            return False
-        return os.path.isdir(self.target)
+def _is_published(work: GatheredWork) -> bool:
+    try:
+        return work.is_published()
+    except (OSError, FFRecordError):
+        return False

@@ -7,21 +7,31 @@ through the driver.
 A task may be killed, repeated, or run twice at once: each attempt writes a shard under its own name
 in the hidden work folder beside the target (see `ffrecord.plan.work`). The receipts that the
 engine hands to `commit` say which attempts count. The target appears when it is complete.
+
+A target behind a URL works in the same way, except that a task puts its shard under its final name,
+with the number of the task: a task without rows leaves a gap, which datasets fill with an empty
+shard. There the first receipt of a task counts. If an engine repeats a task with other rows, the
+shard may not be the one of that receipt, and the commit refuses it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from ffrecord.aliases import Path
-from ffrecord.archive.names import absolute
 from ffrecord.cluster.columns import Batches
 from ffrecord.cluster.dataset_sink import DatasetSink
 from ffrecord.cluster.folder_sink import FolderSink
 from ffrecord.cluster.records_sink import RecordsSink
 from ffrecord.cluster.sink import Sink, WriteReport
 from ffrecord.dataset.codecs import Encoder
-from ffrecord.plan.work import Receipt
+from ffrecord.plan.work import Receipt, locate
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from ffrecord.remote.options import RemoteOptions
 
 __all__ = [
     "Batches",
@@ -34,14 +44,15 @@ __all__ = [
 ]
 
 
-def records_sink(target: Path, column: str = "content") -> Sink:
+def records_sink(target: Path, column: str = "content", **remote: Unpack[RemoteOptions]) -> Sink:
     """Return a sink for a folder of record files, `PART_00000.ffr` and so on.
 
     Args:
         target: the new folder.
         column: the column of the records: binary or string, without nulls.
+        remote: options for URLs, as for `FileReader`.
     """
-    return RecordsSink(absolute(target), column=column)
+    return RecordsSink(*locate(target, remote), column=column)
 
 
 def folder_sink(
@@ -50,6 +61,7 @@ def folder_sink(
     content: str = "content",
     mode: str | None = "mode",
     mtime: str | None = "mtime",
+    **remote: Unpack[RemoteOptions],
 ) -> Sink:
     """Return a sink for a packed folder, in shards.
 
@@ -61,14 +73,16 @@ def folder_sink(
             files have mode 644.
         mtime: the column of the times of modification, a timestamp (UTC if it has no zone). If
             there is no such column, or for a null, the time is 1970.
+        remote: options for URLs, as for `FileReader`.
     """
-    return FolderSink(absolute(target), path=path, content=content, mode=mode, mtime=mtime)
+    return FolderSink(*locate(target, remote), path=path, content=content, mode=mode, mtime=mtime)
 
 
 def dataset_sink(
     target: Path,
     spec: Mapping[str, str] | None = None,
     encoders: Mapping[str, Encoder] | None = None,
+    **remote: Unpack[RemoteOptions],
 ) -> Sink:
     """Return a sink for a dataset in shards.
 
@@ -77,5 +91,6 @@ def dataset_sink(
         spec: the type of each field, as for `DatasetWriter`. By default the types follow from the
             Arrow types of the columns. Only the columns in `spec` are written.
         encoders: a function for each type name, as for `DatasetWriter`. They are pickled.
+        remote: options for URLs, as for `FileReader`.
     """
-    return DatasetSink(absolute(target), spec=spec, encoders=encoders)
+    return DatasetSink(*locate(target, remote), spec=spec, encoders=encoders)

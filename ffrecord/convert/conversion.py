@@ -46,6 +46,7 @@ from ffrecord.errors import (
 )
 from ffrecord.format import padding
 from ffrecord.format.index import INDEX_NAME
+from ffrecord.plan.work import locate
 from ffrecord.progress import bar, sending_bar
 from ffrecord.records.opening import refuse_remote_options, refuse_unfinished
 from ffrecord.remote.urls import is_remote, is_upath, is_url, shown
@@ -95,7 +96,8 @@ def convert(
     Args:
         src: A file or folder, or several of the same format, which are read one after the other.
         dst: The file or folder to create. A URL is uploaded when the target is complete; it is made
-            in a temporary folder (`TMPDIR`) before.
+            in a temporary folder (`TMPDIR`) before. With `shard_per_source`, each shard is uploaded
+            by itself.
         source_format: A name in `ffrecord.convert.FORMATS`. By default, the content and the name of
             the source decide.
         target_format: A name in `ffrecord.convert.FORMATS`. By default, the name of the target
@@ -134,15 +136,12 @@ def convert(
     target = _target_format(name, source, target_format, options)
     _check_executor(source, target, options, shard_per_source)
     if shard_per_source:
-        if is_url_target:
-            raise UrlError(
-                f"{name}: the shards of several sources are not written to a URL; convert them to "
-                "a local folder, or one by one"
-            )
         target = replace(target, is_folder=True)
     with ExitStack() as stack:
         upload = None
-        if is_url_target:
+        if is_url_target and shard_per_source:  # each task uploads its shard
+            path, remote = locate(dst, remote)
+        elif is_url_target:
             upload = stack.enter_context(_upload_target(dst, name, target, remote, force=force))
             path = upload.path
         else:
@@ -154,9 +153,12 @@ def convert(
             remove_abandoned(path, DOING)
         check = partial(_check_target, name, path, target, paths, force)
         if shard_per_source:
-            check()
+            if not is_url_target:
+                check()
             tasks = [SourceTask(each, source.name, target.name, options) for each in paths]
-            report = convert_in_tasks(tasks, path, executor, _convert_source, shown=verbose)
+            report = convert_in_tasks(
+                tasks, path, executor, _convert_source, shown=verbose, remote=remote
+            )
             has_warned = False
         else:
             job = _Job(paths, source, path, target, options, force, verbose, check)

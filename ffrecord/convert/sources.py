@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import asdict, dataclass, replace
 
@@ -15,8 +15,10 @@ from ffrecord.dataset.spec import load
 from ffrecord.errors import ConversionError
 from ffrecord.plan.executors import run_all
 from ffrecord.plan.values import Part, WritePlan
-from ffrecord.plan.work import Receipt, Work, new_key, size_of
+from ffrecord.plan.work import Receipt, new_key, require_free, work_of
+from ffrecord.plan.work_folder import size_of
 from ffrecord.progress import bar
+from ffrecord.remote.options import RemoteOptions
 from ffrecord.remote.urls import shown as shown_path
 
 KINDS = ("records", "dataset")  # formats of targets
@@ -39,21 +41,24 @@ def convert_in_tasks(
     convert_one: Callable[[SourceTask, str], ConversionReport],
     *,
     shown: bool,
+    remote: RemoteOptions,
 ) -> ConversionReport:
     """Convert every source into its shard, and publish the folder. A failure leaves nothing.
 
     Args:
         tasks: the sources, in the order of the shards.
-        target: the new folder.
+        target: the new folder, from `plan.work.locate`.
         executor: runs the tasks. Without one, they run here, one after the other.
         convert_one: converts one source to a path. It must be picklable.
         shown: draw a progress bar.
+        remote: options of a target behind a URL.
     """
+    require_free(target, remote)
     plan = WritePlan(target, new_key(), (), tasks[0].target_format)
-    work = Work(plan)
+    work = work_of(plan, remote)
     work.begin()
     calls = (
-        (plan, number, replace(task, options=_alone(task.options)), convert_one)
+        (plan, number, replace(task, options=_alone(task.options)), convert_one, remote)
         for number, task in enumerate(tasks)
     )
     receipts: list[Receipt] = []
@@ -68,11 +73,11 @@ def convert_in_tasks(
                 for call in calls:
                     done(_convert(*call))
             else:
-                run_all(executor, _convert, calls, target=target, done=done)
+                run_all(executor, _convert, calls, target=plan.name, done=done)
         receipts.sort(key=lambda receipt: receipt.task)
         parts = tuple(Part(0, receipt.count) for receipt in receipts)
         _require_one_spec(receipts, tasks)
-        Work(replace(plan, parts=parts)).commit(lambda _: False, _nothing_more)
+        work_of(replace(plan, parts=parts), remote).commit(lambda _: False)
     except BaseException:
         work.discard()
         raise
@@ -86,7 +91,7 @@ def _alone(options: ConvertOptions) -> ConvertOptions:
 
 def _convert(
     plan: WritePlan, number: int, task: SourceTask,
-    convert_one: Callable[[SourceTask, str], ConversionReport],
+    convert_one: Callable[[SourceTask, str], ConversionReport], remote: RemoteOptions,
 ) -> Receipt:  # fmt: skip
     def write(path: str) -> Receipt:
         report = convert_one(task, path)
@@ -98,7 +103,7 @@ def _convert(
         facts = {"report": asdict(report), **details}
         return Receipt(number, attempt, report.written, size_of(path), checksums, facts)
 
-    return Work(plan).run(number, write)
+    return work_of(plan, remote).run(number, write)
 
 
 def _require_one_spec(receipts: Sequence[Receipt], tasks: Sequence[SourceTask]) -> None:
@@ -109,10 +114,6 @@ def _require_one_spec(receipts: Sequence[Receipt], tasks: Sequence[SourceTask]) 
                 f"{shown_path(task.path)}: its fields are {receipt.details['spec']}, but the first "
                 f"source has {first}; convert them one by one"
             )
-
-
-def _nothing_more(folder: str, receipts: Mapping[int, Receipt]) -> None:
-    """Add nothing to the shards: neither records nor datasets have a common index."""
 
 
 def _report(receipt: Receipt) -> ConversionReport:

@@ -8,20 +8,23 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from ffrecord.atomic.folder import check_new_folder
 from ffrecord.dataset import codecs
 from ffrecord.dataset.codecs import Encoder
-from ffrecord.dataset.spec import check_spec, load
+from ffrecord.dataset.remote import load_remote, remote_dataset
+from ffrecord.dataset.spec import Manifest, check_spec, load
 from ffrecord.dataset.writer import DatasetWriter
-from ffrecord.errors import EncodeError, FFRecordError, PlanError
+from ffrecord.errors import EncodeError, FFRecordError
 from ffrecord.plan.executors import run_all
 from ffrecord.plan.values import Part, WritePlan
-from ffrecord.plan.work import Receipt, Work, new_key, size_of
+from ffrecord.plan.work import Receipt, new_key, require_free, work_of
+from ffrecord.plan.work_folder import size_of
 from ffrecord.records.dump import Indexable
+from ffrecord.remote.options import RemoteOptions
+from ffrecord.remote.urls import is_remote
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,24 +36,31 @@ class WriteTask:
     number: int
     encoders: Mapping[str, Encoder] | None = None
     """None for the usual ones, which need not be sent to a worker."""
+    remote: RemoteOptions = field(default_factory=RemoteOptions, repr=False)
+    """Options for a target behind a URL. They are never stored."""
 
 
-def begin_plan(directory: str, rows: int, spec: Mapping[str, str], shardlen: int) -> WritePlan:
-    """Make the work folder of a new plan to write so many rows."""
-    check_new_folder(directory, "shards need a")
+def begin_plan(
+    directory: str, rows: int, spec: Mapping[str, str], shardlen: int,
+    remote: RemoteOptions | None = None,
+) -> WritePlan:  # fmt: skip
+    """Make the work place of a new plan to write so many rows."""
+    require_free(directory, remote or {})
     starts = range(0, rows, shardlen)
     parts = tuple(Part(first, min(shardlen, rows - first)) for first in starts)
     plan = WritePlan(directory, new_key(), parts, "dataset", check_spec(spec))
-    Work(plan).begin()
+    work_of(plan, remote).begin()
     return plan
 
 
 def task_of(
-    plan: WritePlan, number: int, encoders: Mapping[str, Encoder] = codecs.encoders
-) -> WriteTask:
+    plan: WritePlan, number: int, encoders: Mapping[str, Encoder] = codecs.encoders,
+    remote: RemoteOptions | None = None,
+) -> WriteTask:  # fmt: skip
     """Return one task of a plan."""
     alone = WritePlan(plan.target, plan.key, (), plan.kind, plan.spec)
-    return WriteTask(alone, number, None if encoders is codecs.encoders else encoders)
+    own = None if encoders is codecs.encoders else encoders
+    return WriteTask(alone, number, own, remote or {})
 
 
 def write_rows(task: WriteTask, datapoints: Iterable[Mapping[str, Any]]) -> Receipt:
@@ -58,7 +68,8 @@ def write_rows(task: WriteTask, datapoints: Iterable[Mapping[str, Any]]) -> Rece
 
     A task may be run anywhere, again, and twice at the same time.
     """
-    return Work(task.plan).run(task.number, partial(_write_shard, task, datapoints))
+    work = work_of(task.plan, task.remote)
+    return work.run(task.number, partial(_write_shard, task, datapoints))
 
 
 def _write_shard(task: WriteTask, datapoints: Iterable[Mapping[str, Any]], path: str) -> Receipt:
@@ -68,7 +79,7 @@ def _write_shard(task: WriteTask, datapoints: Iterable[Mapping[str, Any]], path:
             for datapoint in datapoints:
                 writer.append(datapoint)
     except EncodeError as error:  # name the shard as the user knows it
-        known = os.path.join(plan.target, plan.shard_name(task.number))
+        known = os.path.join(plan.name, plan.shard_name(task.number))
         raise EncodeError(str(error).replace(path, known)) from error
     return Receipt(
         task.number, os.path.basename(path), len(writer), size_of(path), load(path).checksums, {}
@@ -85,46 +96,54 @@ def write_in_tasks(
     encoders: Mapping[str, Encoder],
     executor: Executor,
     tell: Callable[[int], object],
+    remote: RemoteOptions,
 ) -> None:
-    """Write all rows with an executor, and commit. A failure removes the work folder."""
+    """Write all rows with an executor, and commit. A failure removes the work place."""
     try:
         tasks = (
-            (task_of(plan, number, encoders), rows, part.first, part.rows.stop)
+            (task_of(plan, number, encoders, remote), rows, part.first, part.rows.stop)
             for number, part in enumerate(plan.parts)
         )
         run_all(
-            executor, _write_some, tasks, target=plan.target,
+            executor, _write_some, tasks, target=plan.name,
             done=lambda receipt: tell(receipt.count),
         )  # fmt: skip
-        commit(plan)
+        commit(plan, remote)
     except BaseException:
-        Work(plan).discard()
+        work_of(plan, remote).discard()
         raise
 
 
-def commit(plan: WritePlan) -> None:
+def commit(plan: WritePlan, remote: RemoteOptions | None = None) -> None:
     """Publish the shards of a plan. A commit may be repeated."""
-    Work(plan).commit(partial(is_committed, plan), partial(_check_shards, plan))
+    work_of(plan, remote).commit(partial(is_committed, plan, remote=remote))
 
 
-def _check_shards(plan: WritePlan, folder: str, receipts: Mapping[int, Receipt]) -> None:
-    for number, receipt in receipts.items():
-        if load(os.path.join(folder, plan.shard_name(number))).checksums != receipt.checksums:
-            raise PlanError(
-                f"{plan.target}: the shard of task {number} is not the one of its receipt; make a "
-                "new plan"
-            )
-
-
-def is_committed(plan: WritePlan, receipts: Mapping[int, Receipt]) -> bool:
+def is_committed(
+    plan: WritePlan, receipts: Mapping[int, Receipt], remote: RemoteOptions | None = None
+) -> bool:
     """Return True if the target has the shards of this plan, and those of the receipts."""
+    names, manifest = _target(plan, remote)
     try:
         for number, part in enumerate(plan.parts):
-            there = load(os.path.join(plan.target, plan.shard_name(number)))
+            there = manifest(plan.shard_name(number))
             if (there.length, there.spec) != (part.count, plan.spec):
                 return False
             if number in receipts and there.checksums != receipts[number].checksums:
                 return False
+        return len(names()) == len(plan.parts)
     except (OSError, FFRecordError):
         return False
-    return os.path.isdir(plan.target) and len(os.listdir(plan.target)) == len(plan.parts)
+
+
+def _target(
+    plan: WritePlan, remote: RemoteOptions | None
+) -> tuple[Callable[[], list[str]], Callable[[str], Manifest]]:
+    """Return functions that list the target, and load the spec of one of its shards."""
+    if not is_remote(plan.target, remote):
+        return (
+            lambda: os.listdir(plan.target),
+            lambda name: load(os.path.join(plan.target, name)),
+        )
+    folder = remote_dataset(plan.target, remote or {})
+    return folder.entries, lambda name: load_remote(folder.inside(name))

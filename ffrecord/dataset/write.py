@@ -16,10 +16,10 @@ from ffrecord.dataset.codecs import Encoder
 from ffrecord.dataset.sharded import SHARDLEN, ShardedDatasetWriter
 from ffrecord.dataset.spec import SEQUENCE
 from ffrecord.dataset.writer import DatasetWriter, encodable, is_new
-from ffrecord.errors import SpecError, UrlError
+from ffrecord.errors import SpecError
+from ffrecord.plan.work import locate
 from ffrecord.progress import bar
 from ffrecord.records.dump import Indexable
-from ffrecord.records.opening import refuse_remote_options
 from ffrecord.remote.urls import is_remote, shown
 from ffrecord.text import integer
 
@@ -65,19 +65,14 @@ def write_dataset(
         shardlen: Write shards of this many datapoints, as `ShardedDatasetWriter` does.
         executor: A `concurrent.futures.Executor` whose workers load and write the datapoints, one
             shard in each task. If they are processes, `iterable` must be picklable. The folder
-            appears when all shards are complete. `shardlen` is 10,000 by default.
+            appears when all shards are complete. With a URL, each task uploads its shard, and the
+            folder can be read when all of them are there. `shardlen` is 10,000 by default.
         remote: Options for URLs, as for `DatasetReader`.
     """
     is_url = is_remote(directory, remote)
     if executor is not None:
-        if is_url:
-            raise UrlError(
-                f"{shown(str(directory))}: an executor writes to a folder on a file system that "
-                "all workers share; leave out executor to write to a URL"
-            )
-        refuse_remote_options(remote)
         return _write_in_tasks(
-            directory, iterable, spec, encoders, append, progress, shardlen, executor
+            directory, iterable, spec, encoders, append, progress, shardlen, executor, remote
         )
     datapoints = _in_order(iterable)
     if spec is None and (is_url or not append or is_new(os.path.abspath(os.fsdecode(directory)))):
@@ -111,6 +106,7 @@ def _in_order(rows: Iterable[Mapping[str, Any]] | Indexable) -> Iterator[Mapping
 def _write_in_tasks(
     directory: Path, rows: Any, spec: Mapping[str, str] | None, encoders: Mapping[str, Encoder],
     append: bool, progress: bool | None, shardlen: int | None, executor: Executor,
+    remote: RemoteOptions,
 ) -> int:  # fmt: skip
     if append:
         raise ValueError("executor and append=True cannot be combined; leave one of them out")
@@ -123,12 +119,12 @@ def _write_in_tasks(
     if size < 1:
         raise ValueError(f"shardlen is {shardlen}; it must be at least 1")
     count = len(rows)
-    target = os.path.abspath(os.fsdecode(directory))
+    target, remote = locate(directory, remote)
     if spec is None:
-        spec = infer_spec(_first(target, rows[0] if count else None))
-    plan = planned.begin_plan(target, count, encodable(spec, encoders), size)
+        spec = infer_spec(_first(shown(target), rows[0] if count else None))
+    plan = planned.begin_plan(target, count, encodable(spec, encoders), size, remote)
     with bar(shown=progress, total=count, unit=" datapoints", desc="writing") as drawn:
-        planned.write_in_tasks(plan, rows, encoders, executor, drawn.update)
+        planned.write_in_tasks(plan, rows, encoders, executor, drawn.update, remote)
     return count
 
 

@@ -13,8 +13,9 @@ from typing import ClassVar, TypeVar
 
 from ffrecord.aliases import Path
 from ffrecord.atomic.file import write_file
-from ffrecord.errors import PlanError
+from ffrecord.errors import PlanError, UrlError
 from ffrecord.format.records import part_name
+from ffrecord.remote.urls import is_url, shown
 from ffrecord.text import counted
 
 VERSION = 1
@@ -43,15 +44,23 @@ class Part:
 class Plan:
     """Base of plans: a target, and the rows of each of its shards.
 
-    `key` is a part of the name of the work folder. It differs for every plan.
+    The target is an absolute path, a URL, or a key in a store that the caller has. `key` is a part
+    of the name of the work place. It differs for every plan.
     """
 
     DOING: ClassVar[str]
     """Ending of the name of the work folder."""
+    COMPLETING: ClassVar[str] = "spec.json"
+    """The file that is put last of a shard with several files."""
 
     target: str
     key: str
     parts: tuple[Part, ...]
+
+    @property
+    def name(self) -> str:
+        """The target for messages."""
+        return shown(self.target)
 
     def shard_name(self, number: int) -> str:
         """Return the final name of a shard."""
@@ -61,7 +70,7 @@ class Plan:
         """Raise PlanError if the plan has no task of this number."""
         if not 0 <= number < len(self.parts):
             raise PlanError(
-                f"{self.target}: the plan has no task {number}; it has "
+                f"{self.name}: the plan has no task {number}; it has "
                 f"{counted(len(self.parts), 'task')}, numbered from 0"
             )
 
@@ -96,11 +105,17 @@ class Plan:
 
     def _check(self) -> None:
         """Raise ValueError if a value of a plan that was read is wrong."""
-        if not (os.path.isabs(self.target) and self.key.isalnum() and self.key.isascii()):
+        is_place = os.path.isabs(self.target) or is_url(self.target)
+        if not (is_place and self.key.isalnum() and self.key.isascii()):
             raise ValueError("its target or its key is wrong")
 
     def save(self, path: Path) -> None:
-        """Write the plan to a file, in one step."""
+        """Write the plan to a file, in one step. The file has no credentials."""
+        if not os.path.isabs(self.target) and self.target != self.name:
+            raise UrlError(
+                f"{self.name}: this URL has a user, a password or a query, which the file of the "
+                "plan would keep; leave them out, and pass credentials in the environment"
+            )
         write_file(os.path.abspath(os.fsdecode(path)), self.to_json().encode())
 
     @classmethod

@@ -1,339 +1,114 @@
-"""The work folder of a plan: attempts of tasks, their receipts, and the commit.
+"""The work place of a plan: where its tasks leave shards and receipts until the commit.
 
-The folder is hidden beside the target: `.TARGET.KEY.packing`. Tasks may run on several machines
-that share the file system. They may be killed, repeated, or run twice at once:
-
-    attempts/0/000003-6f1c09ab       a shard, under a name that only this attempt uses
-    attempts/0/000003-6f1c09ab.json  its receipt, written when the shard is on disk
-    whole/PART_00003.ffr             a shard that a commit has named
-
-An attempt counts when it has a receipt. The commit moves one attempt of each task to `whole`, adds
-the index, and renames `whole` to the target. That last step is the only one that readers can see. A
-commit that was killed is repeated from its first step: shards that have their name stay there.
-Attempts that end during or after the commit never reach the target.
-
-Targets on the local file system only: an object store cannot rename. There a task has to put its
-shard under its final name, and the commit puts the index last. `Work` is the class to replace.
+There are two kinds: a hidden folder beside a local target, and a prefix beside a target in a store.
+Both keep these promises. Tasks may run on several machines, be killed, repeated, or run twice at
+once. A commit may be killed and repeated. Readers see the whole target or none.
 """
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
-import re
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
-from ffrecord.atomic import locks
-from ffrecord.atomic.file import sync_folder, write_file
-from ffrecord.atomic.folder import (
-    check_new_folder,
-    hidden_name,
-    make_hidden,
-    remove_tree,
-    rename_to_new,
-)
-from ffrecord.errors import PlanError
-from ffrecord.plan.values import Plan
-from ffrecord.text import Advised, counted
+from ffrecord.atomic.folder import check_new_folder
+from ffrecord.plan.receipts import Receipt, Status, new_key
+from ffrecord.plan.values import Plan, WritePlan
+from ffrecord.plan.work_folder import WorkFolder
+from ffrecord.remote.urls import is_remote
 
-SHOWN = 5  # numbers of missing tasks in a message
-_KEY_BYTES = 4
-_ATTEMPT = re.compile(r"(\d{6,})-[0-9a-f]+")
-_RECEIPT = ".json"
-GROUP = 1000
-"""Tasks whose attempts share a folder. A task lists that folder, so it must not be too long."""
+if TYPE_CHECKING:
+    from ffrecord.remote.options import RemoteOptions
 
+__all__ = [
+    "IsCommitted",
+    "Receipt",
+    "Status",
+    "Work",
+    "locate",
+    "new_key",
+    "require_free",
+    "work_of",
+]
 
-@dataclass(frozen=True, slots=True)
-class Receipt:
-    """Proof that a task has written its shard."""
-
-    task: int
-    attempt: str
-    """Name of the shard in the work folder."""
-    count: int
-    """Rows in the shard."""
-    bytes: int
-    """Size of the shard's files."""
-    checksums: dict[str, int]
-    """CRC of the header of each of the shard's files."""
-    details: dict[str, Any]
-    """Facts for the index that only the task knows."""
+IsCommitted: TypeAlias = Callable[[Mapping[int, Receipt]], bool]
+"""Tells whether the target has the shards of a plan, and of these receipts if there are any."""
 
 
-@dataclass(frozen=True, slots=True)
-class Status:
-    """State of a plan."""
-
-    tasks: int
-    missing: list[int]
-    """Numbers of the tasks without a receipt."""
-    is_committed: bool
-    litter: list[str]
-    """Paths that the next commit removes: abandoned attempts, and folders of other plans."""
-
-
-def new_key() -> str:
-    """Return the key of a new plan."""
-    return os.urandom(_KEY_BYTES).hex()
-
-
-class Work:
-    """The work folder of one plan."""
-
-    def __init__(self, plan: Plan) -> None:
-        self.target = plan.target
-        self._plan = plan
-        self.path = hidden_name(plan.target, f"{plan.key}.{plan.DOING}")
-        self._attempts = self.inside("attempts")
-        self._whole = self.inside("whole")
-
-    def inside(self, name: str) -> str:
-        return os.path.join(self.path, name)
+class Work(Protocol):
+    """The work place of one plan."""
 
     @property
-    def exists(self) -> bool:
-        return os.path.isdir(self._attempts) or os.path.isdir(self._whole)
+    def place(self) -> str:
+        """Path or URL of the work place, for messages."""
+
+    @property
+    def reading(self) -> RemoteOptions:
+        """Options that a reader of a file inside needs."""
+
+    def inside(self, name: str) -> str:
+        """Return the path or the URL of a file inside."""
 
     def begin(self) -> None:
-        """Make the folder, for its owner only."""
-        make_hidden(self.path, self.target)
-        os.mkdir(self._attempts)
+        """Make the work place of a new plan."""
+
+    def new_file(self, name: str) -> AbstractContextManager[str]:
+        """Yield the path at which to write a file that appears inside at the end of the block."""
 
     def discard(self) -> None:
-        """Remove the folder. An attempt that still runs may put its files there meanwhile."""
-        for _ in range(3):
-            if not os.path.lexists(self.path):
-                return
-            with contextlib.suppress(OSError):
-                remove_tree(self.path)
-
-    # ---- tasks -----------------------------------------------------------------------------
+        """Remove all that the plan left, after a failure. Nothing is raised."""
 
     def run(self, number: int, write: Callable[[str], Receipt]) -> Receipt:
         """Return the receipt of a task; let `write` write the shard to a path if there is none.
 
         `write` returns the receipt when the shard is on disk. An attempt that fails is removed.
         """
-        folder = self._folder(number)
-        with contextlib.suppress(FileExistsError):
-            try:
-                os.mkdir(folder)
-            except FileNotFoundError as error:
-                raise self.gone() from error
-        if (found := self._receipts_in(folder).get(number)) is not None:
-            return self._receipt(found)
-        path = os.path.join(folder, f"{number:06}-{new_key()}")
-        try:
-            receipt = write(path)
-            write_file(path + _RECEIPT, json.dumps(asdict(receipt)).encode())
-        except BaseException as error:
-            with contextlib.suppress(OSError):
-                remove_tree(path) if os.path.isdir(path) else os.unlink(path)
-            if isinstance(error, OSError) and not os.path.isdir(self._attempts):
-                raise self.gone() from error
-            raise
-        return receipt
 
     def receipts(self) -> dict[int, Receipt]:
-        """Return one receipt of each task that has one: of several, the first by name."""
-        found: dict[int, str] = {}
-        for folder in self._folders():
-            found.update(self._receipts_in(folder))
-        return {number: self._receipt(path) for number, path in found.items()}
-
-    def _folder(self, number: int) -> str:
-        """Return the folder for the attempts of a task."""
-        return os.path.join(self._attempts, str(number // GROUP))
-
-    def _folders(self) -> list[str]:
-        try:
-            return [os.path.join(self._attempts, name) for name in os.listdir(self._attempts)]
-        except FileNotFoundError as error:
-            raise self.gone() from error
-
-    def _receipts_in(self, folder: str) -> dict[int, str]:
-        """Return the path of one receipt of each task in a folder of attempts."""
-        found: dict[int, str] = {}
-        for name in sorted(_listed(folder), reverse=True):
-            stem, suffix = os.path.splitext(name)
-            if suffix == _RECEIPT and (match := _ATTEMPT.fullmatch(stem)) is not None:
-                found[int(match[1])] = os.path.join(folder, name)
-        return found
-
-    def _receipt(self, path: str) -> Receipt:
-        try:
-            with open(path, "rb") as file:
-                receipt = Receipt(**json.loads(file.read()))
-            if receipt.attempt + _RECEIPT != os.path.basename(path):
-                raise ValueError("it is the receipt of another attempt")
-            return receipt
-        except (ValueError, TypeError) as error:
-            raise PlanError(
-                f"{path}: this receipt is damaged; remove it, and run its task again"
-            ) from error
-
-    def gone(self) -> PlanError:
-        """Return the error for a plan whose work folder is missing."""
-        return PlanError(
-            f"{self.target}: the work folder of this plan is missing: the job was cancelled, or "
-            "another plan was committed; make a new plan"
-        )
-
-    # ---- the commit ------------------------------------------------------------------------
+        """Return one receipt of each task that has one."""
 
     def commit(
-        self,
-        is_committed: Callable[[Mapping[int, Receipt]], bool],
-        finish: Callable[[str, Mapping[int, Receipt]], None],
-    ) -> bool:
-        """Name the shards and publish the target; return False if that was done before.
+        self, is_committed: IsCommitted,
+        finish: Callable[[str, Mapping[int, Receipt]], None] | None = None,
+    ) -> bool:  # fmt: skip
+        """Publish the shards; return False if that was done before.
 
         Args:
-            is_committed: tells whether the target has the shards of this plan, and of these
-                receipts if there are any.
-            finish: adds the index to the folder of the named shards. It may be called again after a
-                kill.
+            is_committed: tells whether the target is complete.
+            finish: writes the index into a folder. It may be called again after a kill.
         """
-        if not self.exists:
-            if not is_committed({}):
-                raise self.gone()
-            self.clean()
-            return False
-        with self._locked():
-            receipts = self.receipts() if self._has_attempts else {}
-            if self._may_be_published and is_committed(receipts):
-                self.clean()
-                return False
-            check_new_folder(self.target, "shards need a")
-            self._require_all(receipts)
-            self._name_shards(receipts)
-            finish(self._whole, receipts)
-            sync_folder(self._whole)
-            rename_to_new(self._whole, self.target)
-            sync_folder(os.path.dirname(self.target))
-            self.clean()
-        return True
 
-    @property
-    def _may_be_published(self) -> bool:
-        return not os.path.isdir(self._whole) and os.path.lexists(self.target)
-
-    @property
-    def _has_attempts(self) -> bool:
-        return os.path.isdir(self._attempts)
-
-    def clean(self) -> None:
-        """Remove this folder, and those of cancelled plans for the same target."""
-        remove_leftovers(self.target, self._plan.DOING)
-        self.discard()
-
-    @contextlib.contextmanager
-    def _locked(self) -> Iterator[None]:
-        """Keep other commits of this plan out."""
-        try:
-            fd = locks.open_locked(self.inside("lock"), 0o600, target=self.target)
-        except FileNotFoundError as error:  # another commit has just removed the folder
-            raise self.gone() from error
-        try:
-            yield
-        finally:
-            locks.unlock(fd)
-            os.close(fd)
-
-    def _require_all(self, receipts: Mapping[int, Receipt]) -> None:
-        missing = sorted(set(range(len(self._plan.parts))) - receipts.keys())
-        if missing:
-            shown = ", ".join(map(str, missing[:SHOWN])) + (", …" if len(missing) > SHOWN else "")
-            what = f"{self.target}: not committed: {counted(len(missing), 'task')} of "
-            what += f"{len(self._plan.parts):,} have no receipt ({shown}); run "
-            how = f"`ffrecord pack --task {missing[0]} PLAN`"
-            raise PlanError(Advised(what, "them", how, ", then commit again"))
-
-    def _name_shards(self, receipts: Mapping[int, Receipt]) -> None:
-        """Move one attempt of each task to its final name, in the folder that becomes the target.
-
-        After a killed commit, some shards have their name already.
-        """
-        with contextlib.suppress(FileExistsError):
-            os.mkdir(self._whole)
-        for number, part in enumerate(self._plan.parts):
-            receipt = receipts[number]
-            if (receipt.task, receipt.count) != (number, part.count):
-                raise PlanError(
-                    f"{self.target}: the receipt of task {number} is for {receipt.count} rows of "
-                    f"task {receipt.task}, but the plan has {part.count}; make a new plan"
-                )
-            place = os.path.join(self._whole, self._plan.shard_name(number))
-            attempt = os.path.join(self._folder(number), receipt.attempt)
-            if os.path.lexists(attempt):  # otherwise it has been moved before
-                if os.path.isdir(place):  # another attempt's, which a rename does not replace
-                    remove_tree(place)
-                os.rename(attempt, place)
-            if size_of(place) != receipt.bytes:
-                raise PlanError(
-                    f"{self.target}: the shard of task {number} is missing, or has another size "
-                    f"than its receipt says; remove {attempt}{_RECEIPT}, and run the task again"
-                )
-
-    def status(self, is_committed: Callable[[Mapping[int, Receipt]], bool]) -> Status:
+    def status(self, is_committed: IsCommitted) -> Status:
         """Return the state of the plan."""
-        tasks = len(self._plan.parts)
-        if not self.exists:
-            committed = is_committed({})
-            missing = [] if committed else list(range(tasks))
-            litter = leftovers(self.target, self._plan.DOING)
-            return Status(tasks, missing, committed, litter)
-        receipts = self.receipts() if self._has_attempts else {}
-        others = [path for path in leftovers(self.target, self._plan.DOING) if path != self.path]
-        if self._may_be_published and is_committed(receipts):  # killed while it cleaned up
-            return Status(tasks, [], True, [*others, self.path])
-        missing = [number for number in range(tasks) if number not in receipts]
-        used = {each.attempt for each in receipts.values()}
-        used |= {each + _RECEIPT for each in used}
-        litter = [
-            os.path.join(folder, name)
-            for folder in self._folders() for name in sorted(_listed(folder)) if name not in used
-        ]  # fmt: skip
-        return Status(tasks, missing, False, [*others, *litter])
 
 
-def _listed(folder: str) -> list[str]:
-    """Return the names in a folder; none if it is missing, or a stray file."""
-    try:
-        return os.listdir(folder)
-    except (FileNotFoundError, NotADirectoryError):
-        return []
+def work_of(plan: Plan, remote: RemoteOptions | None = None) -> Work:
+    """Return the work place of a plan. A target behind a URL has the options `remote`."""
+    if not is_remote(plan.target, remote):
+        return WorkFolder(plan)
+    from ffrecord.plan.work_prefix import WorkPrefix  # needed for URLs only
+
+    return WorkPrefix(plan, remote or {})
 
 
-def leftovers(target: str, doing: str) -> list[str]:
-    """Return the work folders of all plans for a target."""
-    folder, name = os.path.split(target)
-    pattern = re.compile(rf"\.{re.escape(name)}\.[0-9a-f]{{{2 * _KEY_BYTES}}}\.{doing}")
-    with os.scandir(folder) as entries:
-        return sorted(
-            entry.path for entry in entries
-            if pattern.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False)
-            and entry.stat(follow_symlinks=False).st_uid == os.geteuid()
-        )  # fmt: skip
+def locate(target: Any, remote: RemoteOptions) -> tuple[str, RemoteOptions]:
+    """Return the target of a plan as text, and the options that lead there."""
+    from ffrecord.remote.options import refuse_for_paths  # needed only here
+
+    if not is_remote(target, remote):
+        refuse_for_paths(remote)
+        return os.path.abspath(os.fsdecode(target)), {}
+    from ffrecord.plan.work_prefix import located_target  # needed for URLs only
+
+    return located_target(target, remote)
 
 
-def remove_leftovers(target: str, doing: str) -> None:
-    """Remove the work folders of all plans for a target that has just been published."""
-    for path in leftovers(target, doing):
-        with contextlib.suppress(OSError):
-            remove_tree(path)
+def require_free(target: str, remote: RemoteOptions) -> None:
+    """Raise an error if a target from `locate` exists, or cannot be written."""
+    if not is_remote(target, remote):
+        check_new_folder(target, "shards need a")
+        return
+    from ffrecord.plan.work_prefix import WorkPrefix  # needed for URLs only
 
-
-def size_of(path: str) -> int:
-    """Return the size of a file, or of the files in a folder; -1 if it does not exist."""
-    try:
-        if not os.path.isdir(path):
-            return os.stat(path).st_size
-        with os.scandir(path) as entries:
-            return sum(entry.stat().st_size for entry in entries)
-    except FileNotFoundError:
-        return -1
+    WorkPrefix(WritePlan(target, "", (), "records"), remote).owner()

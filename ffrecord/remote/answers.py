@@ -69,14 +69,21 @@ class Store(Protocol):
     async def is_empty(self, key: str) -> bool:
         """Return True if there is no object in a folder."""
 
-    async def put(self, key: str, parts: Parts, *, new: bool) -> None:
+    async def objects(self, key: str) -> dict[str, int]:
+        """Return the size of every object in a folder, at any depth, by its name in the folder."""
+
+    async def put(self, key: str, parts: Parts, *, new: bool, over: Version | None = None) -> None:
         """Put an object, which appears whole or not at all.
 
-        With `new`, an existing object is not replaced, as far as the store can promise that.
+        With `new`, an existing object is not replaced, and with `over` only this version is, as far
+        as the store can promise that. No store promises it for an object in several parts.
         """
 
     async def delete(self, key: str) -> None:
         """Delete an object. A missing object is no error."""
+
+    async def remove_folders(self, key: str) -> None:
+        """Remove the empty folders that deleted objects leave on a disk, and this folder itself."""
 
     def unfinished(self, key: str) -> Unfinished | None:
         """Return the key's unfinished uploads; None if the store has none, or does not list them.

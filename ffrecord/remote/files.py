@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from ffrecord.errors import RemoteError, UrlError
+from ffrecord.errors import RemoteError, UnfinishedError, UrlError
 from ffrecord.remote import filesystems, loop, obstores, urls
 from ffrecord.remote.answers import Place, Store
 from ffrecord.remote.cache.objects import Cache
@@ -22,6 +22,9 @@ from ffrecord.remote.source import RemoteSources, open_places
 from ffrecord.remote.trouble import Span
 
 SUFFIX = ".ffr"
+MARKER = ".ffrecord-unfinished"
+"""Object in a folder that tasks write. The commit removes it last. The name sorts before those of
+shards: if the first page of a listing does not have it, all shards are there."""
 
 
 class Access:
@@ -102,12 +105,21 @@ class RemoteFolder(RemoteFiles):
         return self.names[0].rstrip("/")
 
     def entries(self) -> list[str]:
-        """Return the names of the files and folders in it, sorted; none if it does not exist."""
+        """Return the names of the files and folders in it, sorted; none if it does not exist.
+
+        Raises:
+            UnfinishedError: tasks are writing this folder, and it has not been committed.
+        """
         access = self._access
         try:
             found = loop.wait(access.link.names(access.place(self.path)))
         except FileNotFoundError:
             return []
+        if MARKER in found:
+            raise UnfinishedError(
+                f"{self.name}: not finished: the tasks of a plan write it, and were not committed; "
+                "wait for the commit, or write it again"
+            )
         return [name for name in found if name]
 
     def read(self, name: str, most: int) -> bytes | None:

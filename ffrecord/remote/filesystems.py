@@ -142,7 +142,18 @@ class FileSystem:
                 raise
             return True
 
-    async def put(self, key: str, parts: Parts, *, new: bool) -> None:
+    async def objects(self, key: str) -> dict[str, int]:
+        self._now().invalidate_cache()  # other processes put objects, too
+        prefix = str(self._now()._strip_protocol(key)).rstrip("/")
+        try:
+            found = await self._call("find", prefix, detail=True)
+        except Trouble as trouble:
+            if trouble.kind is not Kind.MISSING:
+                raise
+            return {}
+        return {path[len(prefix) :].lstrip("/"): each["size"] for path, each in found.items()}
+
+    async def put(self, key: str, parts: Parts, *, new: bool, over: Version | None = None) -> None:
         """Put a file. Object stores show it when it is whole; disks show the name they have."""
         folder, slash, name = key.rpartition("/")
         if slash:
@@ -164,6 +175,14 @@ class FileSystem:
     async def delete(self, key: str) -> None:
         try:
             await self._call("rm_file", key)
+        except Trouble as trouble:
+            if trouble.kind is not Kind.MISSING:
+                raise
+
+    async def remove_folders(self, key: str) -> None:
+        try:
+            if await self._call("exists", key):
+                await self._call("rm", key, recursive=True)
         except Trouble as trouble:
             if trouble.kind is not Kind.MISSING:
                 raise

@@ -38,14 +38,27 @@ class Unfinished:
 
     def ids(self) -> list[str]:
         """Return the ids of the key's unfinished uploads."""
-        query = f"uploads=&prefix={quote(self._key, safe='')}"
+        return [each for key, each in self._listed(self._key) if key == self._key]
+
+    def inside(self) -> list[tuple[str, str]]:
+        """Return unfinished uploads in the folder of this key: names in the folder, and ids.
+
+        There may be more of them when these have been aborted.
+        """
+        folder = f"{self._key}/"
+        return [(key.removeprefix(folder), each) for key, each in self._listed(folder)]
+
+    def _listed(self, prefix: str) -> list[tuple[str, str]]:
+        """Return the keys and ids of unfinished uploads, as many as one page has."""
+        query = f"uploads=&prefix={quote(prefix, safe='')}"
         tree = ElementTree.fromstring(self._request("GET", self._bucket, query) or b"<none/>")
         found = []
         for upload in tree.iter():
             if upload.tag.rpartition("}")[2] == "Upload":
                 facts = {each.tag.rpartition("}")[2]: each.text for each in upload}
-                if facts.get("Key") == self._key and facts.get("UploadId"):
-                    found.append(str(facts["UploadId"]))
+                key, number = facts.get("Key"), facts.get("UploadId")
+                if key and number and key.startswith(prefix):
+                    found.append((key, number))
         return found
 
     def abort(self, upload: str) -> None:

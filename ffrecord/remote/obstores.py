@@ -251,11 +251,26 @@ class ObjectStore:
             raise of_obstore(error, None) from None
         return True
 
-    async def put(self, key: str, parts: Parts, *, new: bool) -> None:
+    async def objects(self, key: str) -> dict[str, int]:
+        obstore, store = self._now()
+        prefix = key.strip("/")
+        found = {}
+        try:
+            async for page in obstore.list(store, prefix or None):
+                for each in page:
+                    found[each["path"][len(prefix) :].lstrip("/")] = each["size"]
+        except Exception as error:
+            raise of_obstore(error, None) from None
+        return found
+
+    async def put(self, key: str, parts: Parts, *, new: bool, over: Version | None = None) -> None:
         obstore, store = self._now()
         try:
             if parts.is_single:
-                await self._put_single(key, parts.content, new=new)
+                mode: Any = "create" if new else "overwrite"
+                if over is not None and over.match is not None:
+                    mode = {"e_tag": over.match}
+                await self._put_single(key, parts.content, mode)
             else:
                 if self._make_for_parts is not None:
                     store = self._make_for_parts(obstore)
@@ -266,11 +281,11 @@ class ObjectStore:
         except Exception as error:
             raise of_obstore(error, None) from None
 
-    async def _put_single(self, key: str, content: bytes, *, new: bool) -> None:
+    async def _put_single(self, key: str, content: bytes, mode: Any) -> None:
         obstore, store = self._now()
-        if new:
+        if mode != "overwrite":
             try:
-                await obstore.put_async(store, key, content, mode="create", use_multipart=False)
+                await obstore.put_async(store, key, content, mode=mode, use_multipart=False)
                 return
             except Exception as error:
                 # Some stores do not know the condition. The caller has looked for the object.
@@ -288,6 +303,9 @@ class ObjectStore:
             pass
         except Exception as error:
             raise of_obstore(error, None) from None
+
+    async def remove_folders(self, key: str) -> None:
+        """Do nothing: object stores have no folders."""
 
     def unfinished(self, key: str) -> Unfinished | None:
         obstore, store = self._now()
@@ -314,11 +332,14 @@ def _version(meta: Mapping[str, Any]) -> Version:
 
 
 def given(store: Any) -> ObjectStore:
-    """Return the store that a user made. A forked child gets a copy of it."""
-    original = library()
+    """Return the store that a user made. A forked child gets a copy of it.
+
+    A child that unpickles a store gets one of the parent's module, too.
+    """
 
     def make(current: ModuleType) -> Any:
-        if current is original:
+        kind = getattr(current.store, type(store).__name__, None)
+        if kind is None or isinstance(store, kind):
             return store
         pickled = pickle.dumps(store)
         before = _modules()

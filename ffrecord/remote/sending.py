@@ -15,9 +15,13 @@ from ffrecord.remote.answers import Place, Version
 from ffrecord.remote.link import Link
 from ffrecord.remote.loop import together
 from ffrecord.remote.parts import AT_ONCE, Parts
-from ffrecord.remote.trouble import MEANWHILE, Span, Trouble
+from ffrecord.remote.trouble import MEANWHILE, Kind, Span, Trouble
 
 MD5 = re.compile(r'"[0-9a-f]{32}(-\d+)?"')  # entity tag of S3; other stores have others
+NOT_IMPLEMENTED = 501
+LONG = 1 << 40
+"""Bytes to wait for when a request has many pages: so the deadline alone limits its time."""
+
 ROUNDS = 3
 """Times that unfinished uploads are looked for: a part on its way may outlive the first abort."""
 
@@ -39,9 +43,14 @@ class Sent:
 
 
 async def send(
-    link: Link, files: Sequence[Sent], diary: Diary, tell: Callable[[int], None], *, new: bool
-) -> None:
-    """Put files, small ones at the same time, and verify them."""
+    link: Link, files: Sequence[Sent], diary: Diary, tell: Callable[[int], None], *, new: bool,
+    over: Version | None = None,
+) -> None:  # fmt: skip
+    """Put files, small ones at the same time, and verify them.
+
+    With `new`, no object is replaced, and with `over` only this version of the one object, as far
+    as the store can promise that.
+    """
     slots = asyncio.Semaphore(AT_ONCE)
     small, large = list[tuple[Sent, Parts]](), list[tuple[Sent, Parts]]()
     for file in files:
@@ -50,7 +59,7 @@ async def send(
 
     async def one(file: Sent, parts: Parts) -> None:
         async with slots:
-            await _put(link, file.place, parts, new=new)
+            await _put(link, file.place, parts, new=new, over=over)
 
     await together(*(one(file, parts) for file, parts in small))
     for file, parts in large:  # each has parts enough to fill the connection
@@ -72,12 +81,15 @@ async def _put_large(link: Link, file: Sent, parts: Parts, diary: Diary, *, new:
             await abort(place, before)
 
 
-async def _put(link: Link, place: Place, parts: Parts, *, new: bool) -> None:
+async def _put(
+    link: Link, place: Place, parts: Parts, *, new: bool, over: Version | None = None
+) -> None:
     store, key = place.store, place.key
     try:
         await link.write(
-            place, lambda: store.put(key, parts, new=new), parts.size, once=not parts.is_single
-        )
+            place, lambda: store.put(key, parts, new=new, over=over), parts.size,
+            once=not parts.is_single,
+        )  # fmt: skip
     except (FFRecordError, OSError):
         if not await _is_there(link, place, parts):
             raise
@@ -148,11 +160,57 @@ async def abort(place: Place, before: Sequence[str]) -> None:
     await asyncio.to_thread(work)
 
 
+async def abort_inside(link: Link, folder: Place) -> None:
+    """Abort all unfinished uploads of objects in a folder, where the store lists them.
+
+    A store or a credential that does not list uploads is no error: then a rule of the bucket has to
+    remove them.
+    """
+
+    def abort_all() -> None:
+        uploads = folder.store.unfinished(folder.key)
+        seen = set[tuple[str, str]]()
+        while uploads is not None and (found := set(uploads.inside()) - seen):
+            for name, each in found:
+                there = folder.store.unfinished(folder.inside(name).key)
+                assert there is not None
+                there.abort(each)
+            seen |= found
+
+    async def work() -> None:
+        try:
+            await asyncio.to_thread(abort_all)
+        except Trouble as trouble:
+            if trouble.kind in (Kind.BUSY, Kind.CONNECT) and trouble.status != NOT_IMPLEMENTED:
+                raise
+
+    await link.write(folder, work, LONG)
+
+
+async def objects(link: Link, folder: Place) -> dict[str, int]:
+    """Return the size of every object in a folder, at any depth, by its name in the folder."""
+    return await link.write(folder, lambda: folder.store.objects(folder.key), LONG)
+
+
+async def same(place: Place, found: Version, path: str) -> bool:
+    """Return True if the tag of an object is that of a local file. Other tags tell nothing."""
+    parts = Parts(path, lambda size: None)
+    if found.size != parts.size or MD5.fullmatch(found.etag or "") is None:
+        return False
+
+    def tag() -> str:
+        for _ in parts:
+            pass
+        return parts.tag()
+
+    return await asyncio.to_thread(tag) == found.etag
+
+
 async def remove(link: Link, places: Sequence[Place]) -> None:
     """Delete objects."""
 
     async def one(place: Place) -> None:
         await link.write(place, lambda: place.store.delete(place.key))
 
-    for at in range(0, len(places), AT_ONCE):
-        await together(*(one(place) for place in places[at : at + AT_ONCE]))
+    for at in range(0, len(places), link.requests):
+        await together(*(one(place) for place in places[at : at + link.requests]))

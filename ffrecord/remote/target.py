@@ -57,7 +57,7 @@ class Target(Closing):
         self._new = new or is_folder
         self._permit = permit
         self._access = Access(options)
-        _refuse_protocol(url, options.fs)
+        refuse_protocol(url, options.fs)
         if not is_folder and url.endswith("/"):
             raise UrlError(f"{urls.shown(url)}: names a folder; name the file to write")
         self._place = self._access.place(url)
@@ -95,7 +95,7 @@ class Target(Closing):
         """
         names = [""]
         if self._is_folder:
-            names = _files(self.path)
+            names = files_inside(self.path)
             last = last or names[-1]
             names.remove(last)
             names.append(last)
@@ -137,7 +137,7 @@ class Target(Closing):
 
 def exists(url: str) -> bool:
     """Return True if there is an object with this URL that a writer would replace."""
-    _refuse_protocol(url, None)
+    refuse_protocol(url, None)
     access = Access(checked({}))
     return loop.wait(sending.version(access.link, access.place(url))) is not None
 
@@ -152,7 +152,7 @@ def refuse_append(path: Any, *, append: bool, resumable: bool = False) -> None:
             )
 
 
-def _files(folder: str) -> list[str]:
+def files_inside(folder: str) -> list[str]:
     """Return the paths of all files in a folder, relative to it, sorted."""
     found = []
     for top, _, names in os.walk(folder):
@@ -160,7 +160,7 @@ def _files(folder: str) -> list[str]:
     return sorted(found)
 
 
-def _refuse_protocol(url: str, fs: Any) -> None:
+def refuse_protocol(url: str, fs: Any) -> None:
     """Raise an error for web servers, which have no common way to write."""
     scheme = url.partition("://")[0].lower() if urls.is_url(url) else ""
     protocol = getattr(fs, "protocol", ())

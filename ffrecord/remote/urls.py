@@ -51,7 +51,7 @@ def shown(url: str) -> str:
         return url
     parts = urlsplit(url)
     host = parts.netloc.rpartition("@")[2]
-    return urlunsplit((parts.scheme, host, parts.path, "", ""))
+    return f"{parts.scheme}://{host}{parts.path}"  # urlunsplit drops the slashes without a host
 
 
 _SIGNATURES = re.compile(
@@ -77,4 +77,5 @@ def joined(url: str, name: str) -> str:
     if not is_url(url):
         return f"{url.rstrip('/')}/{name}" if url else name
     parts = urlsplit(url)
-    return urlunsplit(parts._replace(path=f"{parts.path.rstrip('/')}/{name}"))
+    end = urlunsplit(("", "", "", parts.query, parts.fragment))
+    return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}/{name}{end}"

@@ -34,7 +34,8 @@ from ffrecord.archive.plan_file import NAME
 from ffrecord.archive.scan import Scan
 from ffrecord.format.index import INDEX_NAME
 from ffrecord.plan.values import PackPlan
-from ffrecord.plan.work import Receipt, Work
+from ffrecord.plan.work import Receipt
+from ffrecord.plan.work_folder import WorkFolder
 from ffrecord.text import human
 
 SIZE = 100_000  # bytes of a file
@@ -109,7 +110,7 @@ def make_plan(files: int, folder: Path, legacy_index: bool) -> dict[str, Any]:
     return {
         "shards": len(parts),
         "plan": human((folder / "plan.json").stat().st_size),
-        "list of files": human(os.path.getsize(Work(plan).inside(NAME))),
+        "list of files": human(os.path.getsize(WorkFolder(plan).inside(NAME))),
         "receipts": human(receipts),
         "planning, s": round(took, 1),
     }
@@ -117,7 +118,7 @@ def make_plan(files: int, folder: Path, legacy_index: bool) -> dict[str, Any]:
 
 def _write_receipts(plan: PackPlan) -> int:
     """Write a receipt and a shard of holes for each task; return the size of all receipts."""
-    work, total = Work(plan), 0
+    work, total = WorkFolder(plan), 0
     for number, part in enumerate(plan.parts):
 
         def write(path: str, number: int = number, part: Any = part) -> Receipt:

@@ -27,7 +27,8 @@ from ffrecord import (
 from ffrecord.archive import planned
 from ffrecord.archive.pack import PackProgress, plan_pack
 from ffrecord.plan.values import PackPlan
-from ffrecord.plan.work import Status, Work
+from ffrecord.plan.work import Status
+from ffrecord.plan.work_folder import WorkFolder
 from tests.support import kills, trees
 from tests.support.commands import in_a_shell
 from tests.support.executors import EXECUTORS, files_in
@@ -231,7 +232,7 @@ def test_a_file_that_changed_since_the_plan_is_an_error(plan: PackPlan, middle: 
     change(middle)
     with pytest.raises(ChangedError, match="changed while its folder was packed"):
         run(plan)
-    work = Work(plan)
+    work = WorkFolder(plan)
     assert all(name.endswith(".json") or os.path.isfile(f"{work.inside('attempts/0')}/{name}.json")
                for name in os.listdir(work.inside("attempts/0")))  # fmt: skip
 
@@ -294,7 +295,7 @@ def test_a_killed_task_is_run_again(
     def work(_tell: Callable[[int], None]) -> None:
         run(plan, 2)
 
-    attempts = Work(plan).inside("attempts/0")
+    attempts = WorkFolder(plan).inside("attempts/0")
     _, calls, _ = kills.run(work, None)
     for name in os.listdir(attempts):
         os.unlink(os.path.join(attempts, name))
@@ -327,7 +328,7 @@ def test_a_task_that_runs_twice_at_once_changes_nothing(
     with ThreadPoolExecutor(2) as pool:
         for number in range(len(plan.parts)):
             list(pool.map(lambda _, n=number: run(plan, n), range(2)))
-    assert len(os.listdir(Work(plan).inside("attempts/0"))) == 4 * len(plan.parts)
+    assert len(os.listdir(WorkFolder(plan).inside("attempts/0"))) == 4 * len(plan.parts)
     assert len(planned.status(plan).litter) == 2 * len(plan.parts)
     planned.commit(plan)
     assert files_in(tmp_path / "shards") == expected
@@ -386,11 +387,11 @@ def test_a_commit_removes_what_cancelled_jobs_left(
     run(plan, 0)
     again = plan_pack(middle, tmp_path / "shards", SIZE)
     other = plan_pack(middle, tmp_path / "another", SIZE)
-    assert planned.status(again).litter == [Work(plan).path]
+    assert planned.status(again).litter == [WorkFolder(plan).path]
     run(again)
     planned.commit(again)
     assert sorted(os.listdir(tmp_path)) == sorted([
-        "middle", "shards", os.path.basename(Work(other).path)
+        "middle", "shards", os.path.basename(WorkFolder(other).path)
     ])  # fmt: skip
     with pytest.raises(PlanError, match="make a new plan"):
         run(plan, 1)
@@ -447,7 +448,7 @@ def test_a_commit_refuses_shards_that_are_not_those_of_their_receipts(
     damage: Callable[[Path], None], plan: PackPlan, tmp_path: Path
 ) -> None:
     run(plan)
-    damage(Path(Work(plan).inside("attempts/0")))
+    damage(Path(WorkFolder(plan).inside("attempts/0")))
     with pytest.raises(PlanError, match="receipt"):
         planned.commit(plan)
     assert not (tmp_path / "shards").exists()
@@ -456,9 +457,9 @@ def test_a_commit_refuses_shards_that_are_not_those_of_their_receipts(
 def test_the_attempts_of_many_tasks_are_in_several_folders(
     plan: PackPlan, expected: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ffrecord.plan.work.GROUP", 4)
+    monkeypatch.setattr("ffrecord.plan.work_folder.GROUP", 4)
     run(plan)
-    groups = os.listdir(Work(plan).inside("attempts"))
+    groups = os.listdir(WorkFolder(plan).inside("attempts"))
     assert sorted(map(int, groups)) == list(range(-(-len(plan.parts) // 4)))
     assert planned.status(plan) == Status(len(plan.parts), [], False, [])
     planned.commit(plan)

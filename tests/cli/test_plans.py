@@ -86,8 +86,8 @@ def test_a_plan_that_cannot_be_saved_leaves_nothing(
         (["--task", "0", "{photos}/a"], PlanError.exit_code, "not a plan, or damaged"),
         (["--task", "0", "{photos}/none"], SYSTEM, "No such file"),
         (["--status", "{photos}"], SYSTEM, "Is a directory"),
-        (["{photos}", "s3://bucket/x", "--shard-size", "1MB", "--plan", "{photos}/p"],
-         UrlError.exit_code, "a plan needs a folder on a file system"),
+        (["{photos}", "https://host/x", "--shard-size", "1MB", "--plan", "{photos}/p"],
+         UrlError.exit_code, "https://host/x: web servers are not written to"),
     ],
 )  # fmt: skip
 def test_an_error_is_one_line_with_its_exit_code(

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import obstore
 import pyarrow as pa
 import pytest
 
@@ -25,10 +26,15 @@ from ffrecord import (
     PlanError,
     ShardedDatasetReader,
     SpecError,
+    UnfinishedError,
     write_dataset,
 )
 from ffrecord.cluster import reading, records_sink, writing
 from ffrecord.cluster.writing import Receipt, Sink
+from ffrecord.plan.work_prefix import WorkPrefix
+from tests.remote.buckets import ask, bucket, keys
+from tests.remote.buckets import content as stored
+from tests.remote.servers import moto
 from tests.support import kills, trees
 from tests.support.executors import files_in
 from tests.support.packing import require_valid
@@ -53,10 +59,13 @@ def rows(numbers: Sequence[int]) -> pa.Table:
     })  # fmt: skip
 
 
-def sink(kind: str, target: Path) -> Sink:
+def sink(kind: str, target: Path | str, **remote: Any) -> Sink:
     if kind == "dataset":
-        return writing.dataset_sink(target, {"path": "utf8", "content": "bytes", "mode": "int"})
-    return {"records": writing.records_sink, "folder": writing.folder_sink}[kind](target)
+        spec = {"path": "utf8", "content": "bytes", "mode": "int"}
+        return writing.dataset_sink(target, spec, **remote)
+    if kind == "records":
+        return writing.records_sink(target, **remote)
+    return writing.folder_sink(target, **remote)
 
 
 def parts() -> list[range]:
@@ -73,16 +82,17 @@ def run(begun: Sink) -> list[Receipt]:
     return [*receipts[::-1], begun.write(4, []), begun.write(5, [rows(range(1)).slice(1)])]
 
 
-def found(kind: str, target: Path) -> Any:
+def found(kind: str, target: Path | str, **remote: Any) -> Any:
     """Return what a reader finds in a target, in a form that can be compared."""
     if kind == "records":
-        with FileReader(target) as reader:
+        with FileReader(target, **remote) as reader:
             return [each.tobytes() for each in reader]
     if kind == "dataset":
-        with ShardedDatasetReader(target) as datapoints:
+        with ShardedDatasetReader(target, **remote) as datapoints:
             return list(datapoints)
-    require_valid(target)
-    with PackedFolder(target) as folder:
+    if isinstance(target, Path):
+        require_valid(target)
+    with PackedFolder(target, **remote) as folder:
         return {
             path: (folder.read_one(path).tobytes(), folder.stat(path).st_mode,
                    folder.stat(path).st_mtime)
@@ -451,3 +461,102 @@ def test_values_are_written_without_an_object_for_each(
     begun = writing.records_sink(tmp_path / "target").begin()
     begun.commit([begun.write(0, [pa.record_batch({"content": column})])])
     assert appended == [column.buffers()[2].address]
+
+
+# ---- targets in a store ------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    with moto({}) as url:
+        ask(f"{url}/bucket", "PUT")
+        yield url
+
+
+@pytest.fixture
+def remote(server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Return the options for an empty bucket."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    obstore.delete(bucket(server), keys(server))
+    return {"storage_options": {
+        "access_key_id": "key", "secret_access_key": "SECRET", "endpoint": server,
+        "region": "us-east-1",
+    }}  # fmt: skip
+
+
+def test_a_target_in_a_store_has_the_same_rows_and_shards(
+    kind: str, expected: dict[str, bytes], server: str, remote: dict[str, Any]
+) -> None:
+    begun = sink(kind, "s3://bucket/top/out", **remote).begin()
+    assert "SECRET" not in repr(begun)
+    receipts = [*run(begun), *run(begun)]  # each task runs twice
+    for key in keys(server):
+        assert b"SECRET" not in stored(server, key)
+    with pytest.raises(UnfinishedError):
+        found(kind, "s3://bucket/top/out/", **remote)
+    report = begun.commit(receipts)
+    assert begun.commit(receipts) == report
+    begun.abort()
+    assert (report.shards, report.rows) == (len(parts()), ROWS)
+    assert found(kind, "s3://bucket/top/out/", **remote) == due(kind)
+    there = {key.removeprefix("top/out/"): stored(server, key) for key in keys(server)}
+    last = 3 * (len(parts()) - 1)
+    if kind == "dataset":  # the tasks between have empty shards
+        assert {name.partition("/")[0] for name in there} == {f"{n:06}" for n in range(last + 1)}
+        there = {name: each for name, each in there.items() if int(name[:6]) % 3 == 0}
+    else:
+        names = {f"PART_{number:05}.ffr" for number in range(0, last + 1, 3)}
+        assert there.keys() == names | expected.keys() - {f"PART_{n:05}.ffr" for n in range(last)}
+        there.pop("index.ffr", None)
+    assert list(there.values()) == [
+        each for name, each in sorted(expected.items()) if name != "index.ffr"
+    ]
+
+
+def test_a_task_that_is_repeated_with_other_rows_is_refused(
+    kind: str, server: str, remote: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second attempt puts its shard when the first has put its own, and leaves no receipt."""
+    begun = sink(kind, "s3://bucket/top/out", **remote).begin()
+    leave = WorkPrefix._leave
+    others: list[Receipt] = []
+
+    def leave_after_the_other(self: WorkPrefix, receipt: Receipt) -> Receipt:
+        others.append(receipt)
+        if len(others) == 1:
+            begun.write(0, [rows(range(5, 9))])
+        return leave(self, others[0])
+
+    with monkeypatch.context() as patched:
+        patched.setattr(WorkPrefix, "_leave", leave_after_the_other)
+        receipt = begun.write(0, [rows(range(4))])
+    with pytest.raises(PlanError, match="is not the one of its receipt"):
+        begun.commit([receipt])
+    begun.abort()
+    assert keys(server) == []
+
+
+def test_a_cluster_that_fails_leaves_nothing_in_a_store(
+    kind: str, server: str, remote: dict[str, Any]
+) -> None:
+    def failing() -> Iterator[pa.Table]:
+        yield rows(range(3))
+        raise KeyError
+
+    begun = sink(kind, "s3://bucket/top/out", **remote).begin()
+    run(begun)
+    with pytest.raises(KeyError):
+        begun.write(10, failing())
+    begun.abort()
+    assert keys(server) == []
+    with pytest.raises(PlanError, match="this plan has ended"):
+        run(begun)
+    assert keys(server) == []
+
+
+def test_no_rows_make_an_empty_target_in_a_store(
+    kind: str, server: str, remote: dict[str, Any]
+) -> None:
+    begun = sink(kind, "s3://bucket/top/out", **remote).begin()
+    begun.commit([begun.write(0, [])])
+    assert not found(kind, "s3://bucket/top/out/", **remote)

@@ -21,7 +21,7 @@ from ffrecord import (
     write_dataset,
 )
 from ffrecord.dataset import planned
-from ffrecord.plan.work import Work
+from ffrecord.plan.work_folder import WorkFolder
 from tests.support.executors import EXECUTORS, files_in
 
 SPEC = {"number": "int", "text": "utf8+zstd", "values": "array", "words": "utf8[]"}
@@ -122,7 +122,7 @@ def test_a_commit_may_be_repeated_and_refuses_other_shards(tmp_path: Path) -> No
         rows = [{"x": row} for row in part.rows]
         first = planned.write_rows(planned.task_of(plan, number), rows)
         assert planned.write_rows(planned.task_of(plan, number), rows) == first
-    spec = Path(Work(plan).inside("attempts/0"), first.attempt, "spec.json")
+    spec = Path(WorkFolder(plan).inside("attempts/0"), first.attempt, "spec.json")
     text = spec.read_text()
     spec.write_text(text.replace(str(first.checksums["x"]), str(first.checksums["x"])[:-1] + "0"))
     if spec.read_text() != text:

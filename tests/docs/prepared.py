@@ -91,14 +91,14 @@ def _bucket(place: Path) -> Iterator[dict[str, str]]:
 
 
 SERVE: dict[str, Callable[[Path], contextlib.AbstractContextManager[dict[str, str]]]] = {
-    "docs/remote.md": _bucket
+    "docs/remote.md": _bucket,
+    "docs/cluster.md": _bucket,
 }
 """Page -> servers that its blocks need; the variables that lead to them."""
 
 PREPARE: dict[str, Callable[[Path], None]] = {
     "README.md": _photos,
     "docs/mount.md": _photos,
-    "docs/cluster.md": _photos,
     "docs/converting.md": _other_formats,
     "docs/migrating.md": _h5record,
     "docs/view.md": _packed_photos,

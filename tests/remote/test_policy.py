@@ -132,6 +132,7 @@ def test_a_url_begins_with_a_scheme_of_two_letters(text: str, is_url: bool) -> N
         ("https://u:p@h:1/a/b?sig=1#f", "https://h:1/a/b", "https://u:p@h:1/a/b/n?sig=1#f"),
         ("s3://bucket/a/", "s3://bucket/a/", "s3://bucket/a/n"),
         ("s3://bucket", "s3://bucket", "s3://bucket/n"),
+        ("memory:///a/b", "memory:///a/b", "memory:///a/b/n"),
         ("/local?x", "/local?x", "/local?x/n"),
     ],
 )

@@ -48,6 +48,7 @@ from ffrecord import (
 from ffrecord.convert import convert
 from ffrecord.records.dump import dump
 from ffrecord.remote import multipart, parts, retries, sending, uploads
+from tests.remote.buckets import ask, bucket, content, keys, pending
 from tests.remote.proxy import Proxy, Request, proxy
 from tests.remote.servers import moto
 from tests.support import archives, trees
@@ -119,32 +120,6 @@ def options(through: Proxy) -> dict[str, Any]:
         "access_key_id": "key", "secret_access_key": "SECRET", "endpoint": through.url,
         "region": "us-east-1",
     }}  # fmt: skip
-
-
-def ask(url: str, method: str = "GET") -> bytes:
-    request = urllib.request.Request(url, method=method)
-    with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
-        return bytes(answer.read())
-
-
-def bucket(url: str) -> S3Store:
-    return S3Store(
-        "bucket", endpoint=url, region="us-east-1", access_key_id="key", secret_access_key="SECRET",
-        client_options={"allow_http": True},
-    )  # fmt: skip
-
-
-def keys(url: str) -> list[str]:
-    return re.findall("<Key>(.*?)</Key>", ask(f"{url}/bucket?list-type=2").decode())
-
-
-def pending(url: str) -> list[str]:
-    """Return the keys of unfinished uploads."""
-    return re.findall("<Key>(.*?)</Key>", ask(f"{url}/bucket?uploads").decode())
-
-
-def content(url: str, key: str) -> bytes:
-    return bytes(obstore.get(bucket(url), key).bytes())
 
 
 # ---- all doors -----------------------------------------------------------------------------------

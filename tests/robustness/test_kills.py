@@ -18,7 +18,7 @@ from ffrecord.atomic import file as atomic_file
 from ffrecord.dataset import planned as planned_dataset
 from ffrecord.format.journal import partial_path
 from ffrecord.plan.values import PackPlan, WritePlan
-from ffrecord.plan.work import Work
+from ffrecord.plan.work_folder import WorkFolder
 from tests.support import handmade, kills, trees
 from tests.support.executors import files_in
 from tests.support.kills import Point
@@ -164,7 +164,7 @@ def test_a_killed_salvage_leaves_the_old_or_the_new_file(count: int, tmp_path: P
     assert seen == {b"old", expected}
 
 
-def packed(tmp_path: Path, target: Path) -> tuple[Callable[[], object], Work]:
+def packed(tmp_path: Path, target: Path) -> tuple[Callable[[], object], WorkFolder]:
     """Run all tasks of a new plan; return the commit, as another process does it, and the work."""
     folder = tmp_path / "folder"
     if not folder.exists():
@@ -173,16 +173,16 @@ def packed(tmp_path: Path, target: Path) -> tuple[Callable[[], object], Work]:
     for number in range(len(plan.parts)):
         planned.run_task(planned.task_of(plan, number))
     text = plan.to_json()
-    return lambda: planned.commit(PackPlan.from_json(text)), Work(plan)
+    return lambda: planned.commit(PackPlan.from_json(text)), WorkFolder(plan)
 
 
-def written(_tmp_path: Path, target: Path) -> tuple[Callable[[], object], Work]:
+def written(_tmp_path: Path, target: Path) -> tuple[Callable[[], object], WorkFolder]:
     plan = planned_dataset.begin_plan(str(target), len(ROWS), {"number": "int", "text": "utf8"}, 3)
     for number, part in enumerate(plan.parts):
         rows = (ROWS[row] for row in part.rows)
         planned_dataset.write_rows(planned_dataset.task_of(plan, number), rows)
     text = plan.to_json()
-    return lambda: planned_dataset.commit(WritePlan.from_json(text)), Work(plan)
+    return lambda: planned_dataset.commit(WritePlan.from_json(text)), WorkFolder(plan)
 
 
 def committing(commit: Callable[[], object]) -> kills.Work:
@@ -195,8 +195,9 @@ def committing(commit: Callable[[], object]) -> kills.Work:
 @pytest.mark.parametrize("count", COMMITS)
 @pytest.mark.parametrize("make", [packed, written])
 def test_a_killed_commit_leaves_nothing_or_the_whole_and_can_be_repeated(
-    make: Callable[[Path, Path], tuple[Callable[[], object], Work]], count: int, tmp_path: Path
-) -> None:
+    make: Callable[[Path, Path], tuple[Callable[[], object], WorkFolder]], count: int,
+    tmp_path: Path,
+) -> None:  # fmt: skip
     (tmp_path / "out").mkdir()
     target = tmp_path / "out" / "shards"
     commit, _ = make(tmp_path, target)

@@ -1,0 +1,112 @@
+"""Receipts of tasks, and the state of a plan: what the two kinds of work places share."""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ffrecord.errors import PlanError
+from ffrecord.plan.values import Plan
+from ffrecord.text import Advised, counted
+
+SHOWN = 5  # numbers of missing tasks in a message
+KEY_BYTES = 4
+WHOLE, BEGINNING = 1 << 16, 64
+"""Files of up to `WHOLE` bytes are compared as a whole. Of larger ones the first bytes are enough,
+because a record file begins with the checksum of its header, which has those of all records."""
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """Proof that a task has written its shard."""
+
+    task: int
+    attempt: str
+    """Name of the shard in the work folder."""
+    count: int
+    """Rows in the shard."""
+    bytes: int
+    """Size of the shard's files."""
+    checksums: dict[str, int]
+    """CRC of the header of each of the shard's files."""
+    details: dict[str, Any]
+    """Facts for the index that only the task knows."""
+    files: dict[str, list[int]] = field(default_factory=dict)
+    """Size and CRC of each file, see `files_of`. The work place adds them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """State of a plan."""
+
+    tasks: int
+    missing: list[int]
+    """Numbers of the tasks without a receipt."""
+    is_committed: bool
+    litter: list[str]
+    """Paths that the next commit removes: abandoned attempts, and work places of other plans."""
+
+
+def new_key() -> str:
+    """Return the key of a new plan."""
+    return os.urandom(KEY_BYTES).hex()
+
+
+def compared(size: int) -> int:
+    """Return how many of the first bytes of a file are compared."""
+    return size if size <= WHOLE else BEGINNING
+
+
+def files_of(path: str) -> dict[str, list[int]]:
+    """Return the size of each file of a shard, and the CRC of its first bytes.
+
+    A shard that is one file has an empty name. Without a shard, there are no files.
+    """
+    if os.path.isdir(path):
+        with os.scandir(path) as entries:
+            return {entry.name: _facts(entry.path) for entry in sorted(entries, key=_name)}
+    return {"": _facts(path)} if os.path.lexists(path) else {}
+
+
+def _name(entry: os.DirEntry[str]) -> str:
+    return entry.name
+
+
+def _facts(path: str) -> list[int]:
+    size = os.stat(path).st_size
+    with open(path, "rb") as file:
+        return [size, zlib.crc32(file.read(compared(size)))]
+
+
+def require_all(plan: Plan, receipts: Mapping[int, Receipt]) -> None:
+    """Raise PlanError unless there is a receipt of each task, for the rows of the plan."""
+    missing = sorted(set(range(len(plan.parts))) - receipts.keys())
+    if missing:
+        shown = ", ".join(map(str, missing[:SHOWN])) + (", …" if len(missing) > SHOWN else "")
+        what = f"{plan.name}: not committed: {counted(len(missing), 'task')} of "
+        what += f"{len(plan.parts):,} have no receipt ({shown}); run "
+        how = f"`ffrecord pack --task {missing[0]} PLAN`"
+        raise PlanError(Advised(what, "them", how, ", then commit again"))
+    for number, part in enumerate(plan.parts):
+        receipt = receipts[number]
+        if (receipt.task, receipt.count) != (number, part.count):
+            raise PlanError(
+                f"{plan.name}: the receipt of task {number} is for {receipt.count} rows of "
+                f"task {receipt.task}, but the plan has {part.count}; make a new plan"
+            )
+
+
+def wrong_shard(plan: Plan, number: int, receipt: str) -> PlanError:
+    """Return the error for a shard that is not the one of its receipt."""
+    return PlanError(
+        f"{plan.name}: the shard of task {number} is missing, or is not the one of its receipt; "
+        f"remove {receipt}, and run the task again"
+    )
+
+
+def damaged_receipt(path: str) -> PlanError:
+    """Return the error for a receipt that cannot be read."""
+    return PlanError(f"{path}: this receipt is damaged; remove it, and run its task again")
