@@ -244,7 +244,7 @@ READING: dict[str, Convert] = {
     "path": str, "paths": json.loads, "format": str, "pattern": str, "partitions": int,
     "columns": lambda text: [name.strip() for name in text.split(",")], **REMOTE,
 }  # fmt: skip
-WRITING: dict[str, Convert] = {"path": str, "format": str, "spec": json.loads}
+WRITING: dict[str, Convert] = {"path": str, "format": str, "spec": json.loads, **REMOTE}
 
 
 def _checked(given: Mapping[str, str], known: Mapping[str, Convert]) -> dict[str, Any]:
@@ -313,20 +313,21 @@ def _begun(sink: writing.Sink) -> writing.Sink:
 def _sink(given: Mapping[str, str], schema: StructType) -> writing.Sink:
     """Return the sink that the options of `df.write` ask for."""
     asked = _checked(given, WRITING)
-    path, names = _local(_path_of(asked)), set(schema.names)
+    path, names, remote = _local(_path_of(asked)), set(schema.names), _remote(asked)
     kind = asked.get("format") or _kind_for(names)
     if "spec" in asked and kind != "dataset":
         raise ValueError(f"{shown(path)}: spec is for datasets; remove this option")
     if kind == "dataset":
-        return writing.dataset_sink(
-            path, asked.get("spec") or inferred(_arrow_schema(schema), path)
-        )
+        spec = asked.get("spec") or inferred(_arrow_schema(schema), shown(path))
+        return writing.dataset_sink(path, spec, **remote)
     if lost := sorted(names.difference(STORED[kind])):
         raise ValueError(
             f"{shown(path)}: a target of the format {kind!r} has no place for the columns "
             f'{", ".join(lost)}; drop them, or set the option "format" to "dataset"'
         )
-    return writing.records_sink(path) if kind == "records" else writing.folder_sink(path)
+    if kind == "records":
+        return writing.records_sink(path, **remote)
+    return writing.folder_sink(path, **remote)
 
 
 def _kind_for(names: set[str]) -> str:

@@ -235,7 +235,7 @@ def test_datapoints_are_read_with_their_fields(session: SparkSession, points: Pa
             assert found.scores == list(expected["scores"])
 
 
-def test_objects_of_a_store_are_read_with_its_options(
+def test_objects_of_a_store_are_read_and_written_with_its_options(
     session: SparkSession, records: Path, points: Path
 ) -> None:
     with servers.s3() as server:
@@ -248,6 +248,9 @@ def test_objects_of_a_store_are_read_with_its_options(
         assert [(row.number, bytes(row.content)) for row in rows] == list(enumerate(RECORDS[:20]))
         frame = reader.load("s3://bucket/points")
         assert frame.collect() == load(session, points).collect()
+        options = json.dumps(server.options)
+        save(frame.coalesce(1), "s3://bucket/copy", storage_options=options)
+        assert reader.load("s3://bucket/copy").collect() == frame.collect()
 
 
 # ---- reading less ------------------------------------------------------------------------------
@@ -355,7 +358,7 @@ def test_without_pushdown_spark_filters_by_itself(session: SparkSession, records
 # ---- writing -----------------------------------------------------------------------------------
 
 
-def save(frame: DataFrame, target: Path, mode: str = "append", **options: Any) -> None:
+def save(frame: DataFrame, target: Path | str, mode: str = "append", **options: Any) -> None:
     frame.write.format("ffrecord").mode(mode).options(**options).save(str(target))
 
 
