@@ -72,7 +72,7 @@ def register(session: SparkSession) -> None:
         session.conf.set(PUSHDOWN, "true")
 
 
-class FFRecordDataSource(datasource.DataSource):
+class FFRecordDataSource(datasource.DataSource):  # type: ignore[misc]
     """The format `ffrecord` of a Spark session: `spark.dataSource.register(FFRecordDataSource)`.
 
     Spark itself evaluates all filters. With `register(spark)`, the source evaluates those that it
@@ -106,7 +106,7 @@ class _PushingDataSource(FFRecordDataSource):
 # ---- reading -----------------------------------------------------------------------------------
 
 
-class _Reader(datasource.DataSourceReader):
+class _Reader(datasource.DataSourceReader):  # type: ignore[misc]
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         source = _source(options)
         _require_types(schema, _spark_schema(source.schema))
@@ -201,11 +201,11 @@ def _require_types(asked: StructType, there: StructType) -> None:
 
 
 @dataclass
-class _Written(datasource.WriterCommitMessage):
+class _Written(datasource.WriterCommitMessage):  # type: ignore[misc]
     receipt: Receipt
 
 
-class _Writer(datasource.DataSourceArrowWriter):
+class _Writer(datasource.DataSourceArrowWriter):  # type: ignore[misc]
     """One shard for each partition that has rows, in the order of the partitions."""
 
     def __init__(self, sink: writing.Sink) -> None:
