@@ -413,6 +413,14 @@ class PackedFolder(Closing):
             return 0
 
 
+def argument_of(folder: PackedFolder) -> Any:
+    """Return the argument `ffr_file` of a folder, with absolute paths.
+
+    For modules of this package that open the archive again in another process.
+    """
+    return folder._options[0]
+
+
 def _list_of(names: Iterable[Name]) -> list[Name]:
     try:
         return names if isinstance(names, list) else list(names)

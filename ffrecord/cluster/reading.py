@@ -10,64 +10,23 @@ that is possible: they are read as one block, and the Arrow arrays use the memor
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
-
-import pyarrow as pa
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from ffrecord.aliases import Path
+from ffrecord.cluster.dataset import DatasetSource
+from ffrecord.cluster.files import record_files
+from ffrecord.cluster.folder import EVERYTHING, FolderSource
+from ffrecord.cluster.records import RecordsSource
+from ffrecord.cluster.source import ReadTask, Source
+from ffrecord.records.reader import FileReader
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from ffrecord.remote.options import RemoteOptions
 
-TASK_BYTES = 64 << 20
-"""Size of a task, unless the caller says how many there are to be."""
-
-
-class ReadTask(ABC):
-    """The rows of one task: a contiguous run. A small picklable value."""
-
-    rows: int
-    bytes: int
-    """Bytes to read from disk."""
-
-    @abstractmethod
-    def batches(self) -> Iterator[pa.RecordBatch]:
-        """Yield the rows in large batches, in order, while the next batch is read."""
-
-
-class Source(ABC):
-    """Rows to read, with the columns `schema`. A picklable value; all methods return new values."""
-
-    schema: pa.Schema
-    """The selected columns."""
-    rows: int
-    bytes: int
-    """Bytes of the selected columns on disk."""
-
-    @abstractmethod
-    def select(self, columns: Sequence[str]) -> Source:
-        """Return the same rows with these columns only. The content of others is never read."""
-
-    @abstractmethod
-    def where(self, column: str, op: str, value: Any) -> Source | None:
-        """Return the rows that meet a condition; None if only the engine can decide it.
-
-        Args:
-            column: a column of the whole source, selected or not.
-            op: `==`, `<`, `<=`, `>`, `>=`, `in` (`value` is a collection) or `startswith`.
-            value: what to compare with.
-        """
-
-    @abstractmethod
-    def tasks(self, count: int | None = None) -> list[ReadTask]:
-        """Return tasks that together have all rows in order, about equal in bytes.
-
-        At most `count` tasks; by default, as many as have 64 MiB each. No task is empty.
-        """
+__all__ = ["ReadTask", "Source", "dataset", "folder", "records"]
 
 
 def records(
@@ -82,20 +41,24 @@ def records(
         columns: the columns to read; all by default.
         remote: options for URLs, as for `FileReader`. They are pickled with the tasks.
     """
-    raise NotImplementedError
+    with FileReader(paths, **remote) as reader:
+        files = tuple(record_files(reader))
+        source: Source = RecordsSource(reader.fnames[0], files, 0, reader.n)
+    return source if columns is None else source.select(columns)
 
 
 def folder(
     archive: Path | Sequence[Path],
-    pattern: str = "**",
+    pattern: str = EVERYTHING,
     columns: Sequence[str] | None = None,
     **remote: Unpack[RemoteOptions],
 ) -> Source:
     """Return the regular files of a packed folder whose paths match a pattern.
 
     The columns are `path` (string), `size` (int64), `mode` (int32), `mtime` (timestamp in
-    nanoseconds, UTC) and `content` (binary). Rows are in the order of the archive. Symlinks are left
-    out, as in the iteration over a `PackedFolder`; hard links of a file are a row each.
+    nanoseconds, UTC) and `content` (binary). `mode` has the permissions only. Rows are in the order
+    of the archive. Symlinks are left out, as in the iteration over a `PackedFolder`. Each hard link
+    of a file is a row.
 
     Args:
         archive: a file, a folder of shards, a list of shards, or URLs, as for `PackedFolder`.
@@ -103,7 +66,8 @@ def folder(
         columns: the columns to read; all by default.
         remote: options for URLs, as for `FileReader`.
     """
-    raise NotImplementedError
+    source = FolderSource.of(archive, pattern, dict(remote))
+    return source if columns is None else source.select(columns)
 
 
 def dataset(
@@ -120,4 +84,5 @@ def dataset(
         fields: the fields to read; all by default.
         remote: options for URLs, as for `FileReader`.
     """
-    raise NotImplementedError
+    source = DatasetSource.of(directory, remote)
+    return source if fields is None else source.select(fields)

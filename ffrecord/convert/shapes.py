@@ -15,10 +15,6 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeAlias
 
-from ffrecord.archive.names import to_text
-from ffrecord.errors import ConversionError
-from ffrecord.format.index import DEEPEST, LONGEST_NAME
-
 Buffer: TypeAlias = Any  # bytes, or anything else with the buffer protocol
 Row: TypeAlias = dict[str, Any]
 
@@ -67,34 +63,6 @@ class FileEntry:
     def is_file(self) -> bool:
         """True for a regular file that is not a hard link to an earlier entry."""
         return stat.S_ISREG(self.mode) and not self.hard_link
-
-
-def split_path(path: bytes) -> list[bytes]:
-    """Return the names in an entry's path; an empty list for the top folder.
-
-    Raises:
-        ConversionError: The path leads out of the top folder, or is not a valid path.
-    """
-    if not path:
-        return []
-    names = path.split(b"/")
-    for name in names:
-        reason = ""
-        if name in (b"", b".", b".."):
-            reason = "it contains an empty name, '.' or '..'"
-        elif b"\0" in name:
-            reason = "it contains a NUL"
-        elif len(name) > LONGEST_NAME:
-            reason = f"it contains a name of {len(name)} bytes; the limit is {LONGEST_NAME}"
-        if reason:
-            raise ConversionError(
-                f"{to_text(path)[:200]!r}: not a path inside the target folder: {reason}"
-            )
-    if len(names) > DEEPEST:
-        raise ConversionError(
-            f"{to_text(path)[:200]!r}…: {len(names)} levels of folders; the limit is {DEEPEST}"
-        )
-    return names
 
 
 @dataclass(slots=True)

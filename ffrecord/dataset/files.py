@@ -61,6 +61,11 @@ class RecordFiles:
         for path, crc in zip(paths, self._table.header_crcs, strict=True):
             warn_if_legacy(path, crc, stacklevel + 2)
 
+    @property
+    def table(self) -> Table:
+        """The open files and the positions of their records."""
+        return self._table
+
     def header_crc(self, file: int) -> int:
         """Return the stored checksum of a file's header, or 0 if it has none."""
         return self._table.header_crcs[file]

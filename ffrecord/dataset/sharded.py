@@ -335,6 +335,11 @@ def _numbers(start: int, step: int) -> range:
     return range(start, 1 << 62, step)
 
 
+def all_shards(directory: str, entries: Iterable[str]) -> list[str]:
+    """Return the names of all shards in a folder; warn if one is missing."""
+    return _shards(directory, entries, _numbers(0, 1))
+
+
 def _shards(directory: str, entries: Iterable[str], numbers: range) -> list[str]:
     """Return the names of the shards in a folder among `numbers`; warn if one is missing."""
     found = {int(name): name for name in shards_among(entries) if int(name) in numbers}

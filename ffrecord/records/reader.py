@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
     from ffrecord.records.unfinished import UnfinishedFile
     from ffrecord.remote.files import RemoteFiles
-    from ffrecord.remote.options import RemoteOptions
+    from ffrecord.remote.options import Options, RemoteOptions
 
 
 ON_ERROR = ("raise", "skip")
@@ -426,3 +426,13 @@ def table_of(reader: FileReader) -> KeptTable:
     For modules of this package. Call it each time: closing and `refresh` replace the table.
     """
     return reader._table
+
+
+def places_of(reader: FileReader) -> tuple[list[str], Options | None]:
+    """Return the absolute paths of a reader's files, or their URLs and the options for these.
+
+    For modules of this package that open the files again in another process.
+    """
+    if reader._remote is None:
+        return reader._absolute, None
+    return reader._remote.paths, reader._remote.options

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import stat
 from array import array
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import numpy as np
@@ -18,13 +18,14 @@ from ffrecord.aliases import Bytes
 from ffrecord.archive.archive import Archive, Naming
 from ffrecord.archive.counts import Counts, count_index
 from ffrecord.archive.index import ROOT
-from ffrecord.archive.index.build import Tree, Xattrs
-from ffrecord.archive.index.columns import MISSING, RowTable
-from ffrecord.archive.names import to_bytes, to_text
+from ffrecord.archive.index.build import Xattrs
+from ffrecord.archive.index.columns import MISSING
+from ffrecord.archive.index.unordered import UnorderedEntries
+from ffrecord.archive.names import split_path, to_bytes, to_text
 from ffrecord.archive.packer import write_index
 from ffrecord.archive.scan import LATEST_NS
 from ffrecord.archive.walk import descend
-from ffrecord.convert.shapes import ConvertOptions, FileEntry, NamedFiles, Written, split_path
+from ffrecord.convert.shapes import ConvertOptions, FileEntry, NamedFiles, Written
 from ffrecord.errors import ConversionError
 from ffrecord.format import padding
 from ffrecord.format.checksum import crc32, crc32_joined
@@ -91,10 +92,7 @@ def write(path: str, files: NamedFiles, options: ConvertOptions) -> Written:
 
 
 class _Packing:
-    """The tree of the entries, in columns, in the order of arrival.
-
-    Inodes that were replaced stay without a name until `_in_order` drops them.
-    """
+    """The tree of the entries, in columns, in the order of arrival."""
 
     def __init__(self, path: str, writer: FileWriter, align: int) -> None:
         self.names = 0  # entries that are not folders
@@ -102,8 +100,8 @@ class _Packing:
         self._path = path
         self._writer = writer
         self._align = align
-        self._found = Tree()
-        self._by_name = RowTable()  # entries by folder and name
+        self._entries = UnorderedEntries()
+        self._found = self._entries.found
         self._folder_xattrs: dict[int, Xattrs] = {}
         self._last_folder = (b"", ROOT)  # the folder of the previous entry
         self._sizes = array("q")  # of all records, with those of padding
@@ -113,7 +111,7 @@ class _Packing:
         if not self._found:
             self._add_inode(entry, _IMPLIED)  # the root
         folder = self._folder(names[:-1], entry)
-        place = self._place(folder, names[-1]) if names else MISSING
+        place = self._entries.place(folder, names[-1]) if names else MISSING
         there = self._found.inode[place] if place != MISSING else MISSING
         if not names or (there != MISSING and self._found.is_folder(there)):
             self._take_attributes(there if names else ROOT, entry)
@@ -127,14 +125,14 @@ class _Packing:
         if there != MISSING:
             self._found.inode[place] = inode
         else:
-            self._add_entry(folder, names[-1], inode)
+            self._entries.add(folder, names[-1], inode)
 
     def write_index(self) -> None:
         """Write the index as the last record."""
         if not self._found:
             self._found.add_inode(_IMPLIED, 0, 0, 0)
-        tree = _in_order(self._found, self._folder_xattrs)
-        del self._found, self._by_name
+        tree = self._entries.in_order(self._folder_xattrs)
+        del self._found, self._entries
         write_index(self._writer, self._path, tree, np.frombuffer(self._sizes, np.int64))
 
     def _new_inode(self, entry: FileEntry) -> int:
@@ -175,7 +173,7 @@ class _Packing:
         """Return the inode that a hard link refers to."""
         inode = ROOT
         for name in split_path(entry.hard_link):
-            place = self._place(inode, name)
+            place = self._entries.place(inode, name)
             inode = self._found.inode[place] if place != MISSING else MISSING
             if inode == MISSING:
                 break
@@ -222,10 +220,10 @@ class _Packing:
             return self._last_folder[1]
         folder = ROOT
         for name in names:
-            place = self._place(folder, name)
+            place = self._entries.place(folder, name)
             if place == MISSING:
                 inode = self._add_inode(entry, _IMPLIED)
-                self._add_entry(folder, name, inode)
+                self._entries.add(folder, name, inode)
             else:
                 inode = self._found.inode[place]
             if not self._found.is_folder(inode):
@@ -233,18 +231,6 @@ class _Packing:
             folder = inode
         self._last_folder = (path, folder)
         return folder
-
-    def _place(self, folder: int, name: bytes) -> int:
-        """Return the entry of a name in a folder, or MISSING."""
-        found = self._found
-        return self._by_name.find(
-            hash((folder, name)),
-            lambda place: found.parent[place] == folder and found.names[place] == name,
-        )
-
-    def _add_entry(self, folder: int, name: bytes, inode: int) -> None:
-        self._by_name.add(hash((folder, name)), len(self._found.names))
-        self._found.add_entry(folder, name, inode)
 
     def _take_attributes(self, folder: int, entry: FileEntry) -> None:
         """Set a folder's attributes. Its entry may come after its contents, and more than once."""
@@ -255,39 +241,6 @@ class _Packing:
         found.mode[folder] = entry.mode
         found.uid[folder], found.gid[folder], found.mtime[folder] = _owner_and_time(entry)
         self._set_xattrs(folder, entry)
-
-
-def _in_order(found: Tree, folder_xattrs: Mapping[int, Xattrs]) -> Tree:
-    """Return the tree breadth first, with sorted names and without nameless inodes."""
-    tree = Tree()
-    parents = np.frombuffer(found.parent, np.uint32)
-    by_folder = np.argsort(parents, kind="stable").astype(np.uint32)
-    parents = parents[by_folder]
-    numbers = array("I", bytes(4 * len(found)))  # 0: the root, or not numbered yet
-    folders = array("I", [ROOT])
-    _copy_inode(found, ROOT, tree)
-    for folder in folders:  # the list grows during the loop
-        begin, end = np.searchsorted(parents, np.array([folder, folder + 1], np.uint32))
-        for place in sorted(by_folder[begin:end].tolist(), key=found.names.__getitem__):
-            inode = found.inode[place]
-            if not numbers[inode]:
-                numbers[inode] = _copy_inode(found, inode, tree)
-                if found.is_folder(inode):
-                    folders.append(inode)
-            tree.add_entry(numbers[folder], found.names[place], numbers[inode])
-    number = np.frombuffer(numbers, np.uint32).astype(np.int64)
-    tree.xattrs = found.xattrs.renumbered(number > 0, number)
-    tree.blocks = found.blocks.renumbered(number > 0, number)
-    for inode, xattrs in folder_xattrs.items():
-        tree.xattrs[numbers[inode]] = xattrs
-    return tree
-
-
-def _copy_inode(found: Tree, inode: int, tree: Tree) -> int:
-    number = tree.add_inode(*(column[inode] for column in found.columns))
-    if stat.S_ISLNK(found.mode[inode]):
-        tree.targets[number] = found.targets[inode]
-    return number
 
 
 def _contradiction(entry: FileEntry) -> ConversionError:
