@@ -31,7 +31,7 @@ from ffrecord.dataset import codecs
 from ffrecord.dataset.codecs import Encoder
 from ffrecord.dataset.spec import SEQUENCE, load, split_type
 from ffrecord.dataset.writer import DatasetWriter, encodable
-from ffrecord.errors import EncodeError, SpecError
+from ffrecord.errors import DecodeError, EncodeError, SpecError
 from ffrecord.plan.values import WritePlan
 from ffrecord.plan.work import Receipt, size_of
 
@@ -116,7 +116,7 @@ def inferred(schema: pa.Schema, target: str) -> dict[str, str]:
 
 
 def _type_of(column: pa.Field, target: str) -> str:
-    given = (column.metadata or {}).get(TYPE_KEY, b"").decode()
+    given: str = (column.metadata or {}).get(TYPE_KEY, b"").decode()
     if given and arrow_field(column.name, given).type == column.type:
         return given  # the column was read from a dataset
     type_, sequence = column.type, ""
@@ -144,7 +144,7 @@ def _values(column: pa.Array, text: str) -> Iterable[Any]:
     is_list = any(is_one(type_) for is_one in _LISTS)
     if name == "array" and is_list and not (is_sequence or pa.types.is_nested(type_.value_type)):
         return [each.values.to_numpy(zero_copy_only=False) for each in column]
-    values = column.to_pylist()
+    values: list[Any] = column.to_pylist()
     if name in ("bytes", "utf8"):
         return values
     if not is_sequence:
@@ -167,5 +167,8 @@ def _encode(name: str, encode: Encoder, value: Any) -> Any:
     if signature is not None and not value.startswith(signature):
         raise ValueError(f"the bytes are not a {name} file")
     if signature is None and name in codecs.decoders:
-        codecs.decoders[name](memoryview(bytearray(value)))
+        try:
+            codecs.decoders[name](memoryview(bytearray(value)))
+        except DecodeError as error:
+            raise EncodeError(str(error)) from error
     return bytes(value)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,16 @@ from ffrecord.archive.listing import attributes, below
 from ffrecord.archive.walk import matching
 from ffrecord.cluster.content import PendingArray, begin_binary
 from ffrecord.cluster.files import RecordFile, record_files
-from ffrecord.cluster.source import CONTENT, ReadTask, Source, chosen, cut, record_batch, steps
+from ffrecord.cluster.source import (
+    CONTENT,
+    ReadTask,
+    Source,
+    chosen,
+    cut,
+    nothing,
+    record_batch,
+    steps,
+)
 from ffrecord.errors import FFRecordError, SampleChecksumError
 from ffrecord.records.table import first_of
 from ffrecord.records.unchanged import changed
@@ -34,19 +44,14 @@ SCHEMA = pa.schema({
     PATH: pa.string(), SIZE: pa.int64(), MODE: pa.int32(), MTIME: MTIME_TYPE, CONTENT: pa.binary(),
 })  # fmt: skip
 PERMISSIONS = np.uint32(0o7777)
+RECORD = "record"
 EVERYTHING = "**"
+TASK_FILES = 1 << 15
+"""Files of a task, whose paths travel with it: some hundred kilobytes."""
 
 COMPARISONS: dict[str, Callable[[pa.Array, pa.Scalar], pa.Array]] = {
     "==": pc.equal, "<": pc.less, "<=": pc.less_equal, ">": pc.greater, ">=": pc.greater_equal,
 }  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Run:
-    """Files of a task in one shard: the numbers of their records in it."""
-
-    file: RecordFile
-    records: Ints
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,12 +59,27 @@ class FolderTask(ReadTask):
     """Files in the order of their records."""
 
     facts: pa.RecordBatch
-    """The selected columns except the contents, and the paths, for errors."""
-    runs: tuple[Run, ...]
+    """The selected columns except the contents, and with contents the paths, for errors, and the
+    number of each record in its shard."""
+    shards: tuple[tuple[RecordFile, int], ...]
+    """Each shard, and the number of files in it."""
     schema: pa.Schema
 
+    def __getstate__(self) -> dict[str, Any]:
+        # A slice would be pickled with all rows of its table.
+        sink = pa.BufferOutputStream()
+        codec = "zstd" if pa.Codec.is_available("zstd") else None
+        options = pa.ipc.IpcWriteOptions(compression=codec)
+        with pa.ipc.new_stream(sink, self.facts.schema, options=options) as writer:
+            writer.write_batch(self.facts)
+        return {**self.__dict__, "facts": sink.getvalue().to_pybytes()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        with pa.ipc.open_stream(state["facts"]) as reader:
+            self.__dict__.update(state, facts=reader.read_next_batch())
+
     def batches(self) -> Iterator[pa.RecordBatch]:
-        before: tuple[int, int, PendingArray] | None = None
+        before: tuple[range, PendingArray] | None = None
         for begun in self._begun():
             if before is not None:
                 yield self._batch(*before)
@@ -67,46 +87,49 @@ class FolderTask(ReadTask):
         if before is not None:
             yield self._batch(*before)
 
-    def _begun(self) -> Iterator[tuple[int, int, PendingArray]]:
-        """Yield the rows [first, stop) and the contents of each batch, with reads in flight."""
+    def _begun(self) -> Iterator[tuple[range, PendingArray]]:
+        """Yield the rows and the contents of each batch, when its reads are in flight."""
         if CONTENT not in self.schema.names:
             for step in steps(np.zeros(self.rows, np.int64)):
-                yield step.start, step.stop, _nothing
+                yield step, nothing
             return
-        row = 0
-        for run in self.runs:
-            for step in steps(run.file.open().sizes(run.records)):
-                records = run.records[step.start : step.stop]
-                yield row, row + len(records), begin_binary(run.file.open(), records)
-                row += len(records)
+        row, everything = 0, self._records
+        for file, count in self.shards:
+            mine = everything[row : row + count]
+            for step in steps(file.open().sizes(mine)):
+                records = mine[step.start : step.stop]
+                yield range(row, row + len(step)), begin_binary(file.open(), records)
+                row += len(step)
 
-    def _batch(self, first: int, stop: int, pending: PendingArray) -> pa.RecordBatch:
-        facts = self.facts.slice(first, stop - first)
-        arrays = []
-        for name in self.schema.names:
-            arrays.append(self._contents(first, pending) if name == CONTENT else facts[name])
-        return record_batch(arrays, self.schema, stop - first)
+    @property
+    def _records(self) -> Ints:
+        records: Ints = self.facts[RECORD].to_numpy()
+        return records
 
-    def _contents(self, first: int, pending: PendingArray) -> pa.Array:
+    def _batch(self, rows: range, pending: PendingArray) -> pa.RecordBatch:
+        facts = self.facts.slice(rows.start, len(rows))
+        arrays = [
+            self._contents(pending) if name == CONTENT else facts[name]
+            for name in self.schema.names
+        ]
+        return record_batch(arrays, self.schema, len(rows))
+
+    def _contents(self, pending: PendingArray) -> pa.Array:
         try:
             return pending()
         except SampleChecksumError as error:
-            if PATH in self.facts.schema.names:
-                error.name = self._path_of(error)
+            error.name = self._path_of(error)
             raise
 
     def _path_of(self, error: SampleChecksumError) -> str | None:
+        """Return the path of a damaged file."""
         row = 0
-        for run in self.runs:
-            if run.file.open().name == error.path:
-                at = (run.records == error.record).nonzero()[0]
+        for file, count in self.shards:
+            if file.open().name == error.path:
+                at = (self._records[row : row + count] == error.record).nonzero()[0]
                 return str(self.facts[PATH][row + int(at[0])]) if len(at) else None
-            row += len(run.records)
+            row += count
         return None
-
-
-def _nothing() -> pa.Array:
-    return pa.nulls(0)
 
 
 @dataclass(frozen=True)
@@ -123,14 +146,19 @@ class Listing:
         """Return a part of the files."""
         return replace(self, facts=self.facts.filter(pa.array(which)), records=self.records[which])
 
-    def runs(self, rows: range) -> Iterator[Run]:
-        """Yield the records of some rows, shard by shard."""
-        records = self.records[rows.start : rows.stop]
+    def shards(self, rows: range) -> tuple[tuple[RecordFile, int], ...]:
+        """Return the shards of some rows, and the number of rows in each."""
+        return tuple(
+            (self.files[file], len(list(some)))
+            for file, some in groupby(self.place[0][rows.start : rows.stop].tolist())
+        )
+
+    @cached_property
+    def place(self) -> tuple[Ints, Ints]:
+        """The number of each file's shard, and the number of its record in there."""
         firsts = first_of([file.count for file in self.files])
-        for number in np.unique(firsts.searchsorted(records, side="right") - 1).tolist():
-            first, stop = firsts[number : number + 2]
-            mine = records[(records >= first) & (records < stop)]
-            yield Run(self.files[number], mine - first)
+        shard = firsts.searchsorted(self.records, side="right") - 1
+        return shard, self.records - firsts[shard]
 
 
 def listing_of(folder: PackedFolder, pattern: str) -> Listing:
@@ -241,16 +269,18 @@ class FolderSource(Source):
 
     def tasks(self, count: int | None = None) -> list[ReadTask]:
         listing, sizes = self.listing, self._sizes()
-        columns = [name for name in SCHEMA.names if name in {PATH, *self.schema.names} - {CONTENT}]
-        facts = listing.facts.select(columns)
-        # `take` copies: a slice would be pickled with all rows.
+        has_content = CONTENT in self.schema.names
+        columns = {*self.schema.names} - {CONTENT} | ({PATH} if has_content else set())
+        facts = listing.facts.select([name for name in SCHEMA.names if name in columns])
+        if has_content:
+            facts = facts.append_column(RECORD, pa.array(listing.place[1]))
         return [
             FolderTask(
                 len(rows), int(sizes[rows.start : rows.stop].sum()),
-                facts.take(pa.array(np.arange(rows.start, rows.stop))),
-                tuple(listing.runs(rows)) if CONTENT in self.schema.names else (), self.schema,
+                facts.slice(rows.start, len(rows)), listing.shards(rows) if has_content else (),
+                self.schema,
             )
-            for rows in cut(sizes, count)
+            for rows in cut(sizes, count, TASK_FILES)
         ]  # fmt: skip
 
     def _sizes(self) -> Ints:

@@ -12,7 +12,16 @@ import pyarrow as pa
 from ffrecord.aliases import Ints
 from ffrecord.cluster.content import PendingArray, begin_binary
 from ffrecord.cluster.files import RecordFile
-from ffrecord.cluster.source import CONTENT, ReadTask, Source, chosen, cut, record_batch, steps
+from ffrecord.cluster.source import (
+    CONTENT,
+    ReadTask,
+    Source,
+    chosen,
+    cut,
+    nothing,
+    record_batch,
+    steps,
+)
 from ffrecord.records.table import first_of
 
 NUMBER = "number"
@@ -60,7 +69,7 @@ class RecordsTask(ReadTask):
                 sizes = piece.file.open().sizes(records)
             for step in steps(sizes):
                 some = records[step.start : step.stop]
-                pending = begin_binary(piece.file.open(), some) if has_content else _nothing
+                pending = begin_binary(piece.file.open(), some) if has_content else nothing
                 yield np.arange(number, number + len(some)), pending
                 number += len(some)
 
@@ -68,10 +77,6 @@ class RecordsTask(ReadTask):
         columns = {NUMBER: lambda: pa.array(numbers), CONTENT: pending}
         arrays = [columns[name]() for name in self.schema.names]
         return record_batch(arrays, self.schema, len(numbers))
-
-
-def _nothing() -> pa.Array:
-    return pa.nulls(0)
 
 
 @dataclass(frozen=True)

@@ -85,7 +85,7 @@ def chosen(schema: pa.Schema, columns: Sequence[str] | None, name: str) -> pa.Sc
     return pa.schema([schema.field(column) for column in columns], schema.metadata)
 
 
-def cut(sizes: Ints, count: int | None) -> list[range]:
+def cut(sizes: Ints, count: int | None, most_rows: int = TASK_ROWS) -> list[range]:
     """Divide rows into at most `count` ranges that are about equal in bytes, none of them empty.
 
     Each row counts one byte more than its size, so that empty rows are distributed too.
@@ -93,7 +93,7 @@ def cut(sizes: Ints, count: int | None) -> list[range]:
     rows = len(sizes)
     ends = np.cumsum(sizes + 1)
     if count is None:
-        count = max(-(-int(sizes.sum()) // TASK_BYTES), -(-rows // TASK_ROWS), 1)
+        count = max(-(-int(sizes.sum()) // TASK_BYTES), -(-rows // most_rows), 1)
     elif integer(count, "count") < 1:
         raise ValueError(f"count must be 1 or more, not {count}")
     total = int(ends[-1]) if rows else 0
@@ -111,6 +111,11 @@ def steps(sizes: Ints) -> Iterator[range]:
         stop = min(max(fitting, first + 1), first + BATCH_ROWS, len(sizes))
         yield range(first, stop)
         first = stop
+
+
+def nothing() -> pa.Array:
+    """Return no values: contents that are not selected."""
+    return pa.nulls(0)
 
 
 def record_batch(arrays: list[pa.Array], schema: pa.Schema, rows: int) -> pa.RecordBatch:

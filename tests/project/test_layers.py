@@ -43,7 +43,11 @@ ffrecord
 HEIGHT = {
     room: height for height, line in enumerate(LAYERS.strip().splitlines()) for room in line.split()
 }
-TORCH = "ffrecord.torch"
+ROOM_OF_PACKAGE = {
+    "torch": "ffrecord.torch",
+    **dict.fromkeys(("dask", "distributed", "pyarrow", "pyspark", "ray"), "ffrecord.cluster"),
+}
+"""Packages that only one room imports."""
 
 
 def modules() -> dict[str, Path]:
@@ -85,7 +89,7 @@ def breaches(importer: str, source: str) -> list[str]:
     room, wrong = room_of(importer), []
     for name in imports_of(source):
         top = name.partition(".")[0]
-        if top == "torch" and room != TORCH:
+        if room != ROOM_OF_PACKAGE.get(top, room):
             wrong.append(name)
         if top in ("ffrecord", "ffrecord_fuse"):
             other = room_of(name)
@@ -108,6 +112,9 @@ def test_every_room_of_the_rule_exists() -> None:
     [
         ("ffrecord.format.records", "import torch"),
         ("ffrecord.format.records", "from torch.utils import data"),
+        ("ffrecord.dataset.reader", "import pyarrow as pa"),
+        ("ffrecord.torch.dataset", "import ray.data"),
+        ("ffrecord.cluster.ray", "from ffrecord.convert import shapes"),
         ("ffrecord.format.records", "from ffrecord import disk"),
         ("ffrecord.format.records", "from ffrecord.disk.aio import Context"),
         ("ffrecord.format.records", "def f():\n    import ffrecord.records.reader"),
