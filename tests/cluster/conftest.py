@@ -1,4 +1,7 @@
-"""Folders that every engine packs. Engines stay on loopback, and tell nobody that they are used."""
+"""Folders that every engine packs, and the bytes that a single process makes of them.
+
+Engines stay on loopback, and tell nobody that they are used.
+"""
 
 from __future__ import annotations
 
