@@ -38,7 +38,7 @@ class Plan:
     trees: tuple[FileTree, ...]
 
 
-FULL = Plan(3, 5, (FileTree(SMALL, 10_000, 50_000, 500), FileTree(LARGER, 110_000, 5_000, 100)))
+FULL = Plan(3, 5, (FileTree(SMALL, 10_000, 20_000, 500), FileTree(LARGER, 110_000, 5_000, 500)))
 QUICK = Plan(1, 1, (FileTree(SMALL, 10_000, 2_000, 50), FileTree(LARGER, 110_000, 300, 100)))
 
 
