@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ffrecord.dataset.columns import parse_types
 from ffrecord.dataset.reader import DatasetReader
@@ -19,25 +19,29 @@ from ffrecord.errors import DatasetError
 from ffrecord.records.reader import FileReader, table_of
 from ffrecord.remote.urls import is_url, joined, shown
 
+if TYPE_CHECKING:
+    from ffrecord.remote.options import RemoteOptions
 
-def is_dataset(path: str) -> bool:
+
+def is_dataset(path: str, remote: RemoteOptions | None = None) -> bool:
     """Return True for a folder with a spec: one dataset, or one shard of a dataset."""
     if is_url(path):
-        return has_spec(path)
+        return has_spec(path, remote)
     return os.path.isfile(os.path.join(path, SPEC_NAME))
 
 
-def parts(path: str) -> list[str]:
+def parts(path: str, remote: RemoteOptions | None = None) -> list[str]:
     """Return the shards of a sharded dataset; each is a dataset. Otherwise return `[path]`.
 
     For a folder that holds both shards and record files, return the folder and its shards.
     """
     names: list[str] = []
     with contextlib.suppress(OSError):  # reported when the path itself is opened
-        if not is_dataset(path):
-            names = entries(path) if is_url(path) else os.listdir(path)
+        if not is_dataset(path, remote):
+            names = entries(path, remote) if is_url(path) else os.listdir(path)
     shards = [joined(path, name) for name in shards_among(names)]
-    if not any(map(is_dataset, shards)):  # if some are datasets, the others are broken shards
+    # If some are datasets, the others are broken shards.
+    if not any(is_dataset(shard, remote) for shard in shards):
         return [path]
     return [path, *shards] if any(name.endswith(".ffr") for name in names) else shards
 

@@ -33,18 +33,18 @@ def _is_folder(directory: Any) -> bool:
     return hasattr(directory, "inside")
 
 
-def has_spec(url: str) -> bool:
+def has_spec(url: str, remote: RemoteOptions | None = None) -> bool:
     """Return True if a URL leads to a dataset, or to one shard of a dataset.
 
     Nobody gives a folder the name of a record file, and the question costs a request.
     """
-    folder = remote_dataset(url, {})
+    folder = remote_dataset(url, remote or {})
     return not folder.name.endswith(RECORD_FILE) and folder.read(SPEC_NAME, 1) is not None
 
 
-def entries(url: str) -> list[str]:
+def entries(url: str, remote: RemoteOptions | None = None) -> list[str]:
     """Return the names in a folder. A web server that does not list folders seems to have none."""
-    folder = remote_dataset(url, {})
+    folder = remote_dataset(url, remote or {})
     if folder.name.endswith(RECORD_FILE):
         return []
     try:

@@ -152,6 +152,39 @@ def test_a_moved_venv_is_created_again(clone: Path) -> None:
     assert said(moved) == []
 
 
+SAYS_17 = "echo 'openjdk version \"17.0.15\" 2025-04-15' >&2"
+SAYS_11 = "echo 'openjdk version \"11.0.28\" 2025-07-15' >&2"
+
+
+@pytest.mark.parametrize(
+    ("java", "part", "asked"),
+    [
+        ("exit 127", "dev", True),
+        (SAYS_11, "dev", True),
+        (SAYS_17, "dev", False),
+        ("exit 127", "bench", True),
+        ("exit 127", "demo", False),
+        ("exit 127", "docs", False),
+    ],
+)
+def test_java_is_installed_for_the_tests_if_it_is_missing_or_too_old(
+    clone: Path, java: str, part: str, asked: bool
+) -> None:
+    for name, line in (
+        ("java", java),
+        ("sudo", '[ "$1" = -n ] && shift; exec "$@"'),
+        ("apt-get", 'echo "$*" >>apt; case "$*" in *openjdk*) exit 1 ;; esac'),
+    ):
+        (clone / "bin" / name).write_text(f"#!/bin/sh\n{line}\n")
+        (clone / "bin" / name).chmod(0o755)
+    said(clone, part, JAVA_HOME="")
+    log = clone / "apt"
+    lines = log.read_text().splitlines() if log.exists() else []
+    tried = [line.split()[-1] for line in lines if "jre" in line]
+    # The second is for releases of Debian that have a newer Java only.
+    assert tried == (["openjdk-17-jre-headless", "default-jre-headless"] if asked else [])
+
+
 def test_an_unknown_part_is_an_error(clone: Path) -> None:
     done = subprocess.run(
         [clone / "scripts/setup", "dmeo"], capture_output=True, text=True, check=False
