@@ -14,6 +14,7 @@ Importing this module without Dask raises `MissingPackageError`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
 from functools import partial
 from itertools import accumulate, islice
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -54,8 +55,10 @@ ROWS = 256
 """Rows of a bag that become one Arrow table. They are copied, so they must not be many."""
 PLAIN = ""
 """Type of the columns of records and folders."""
-_PLAIN = (PLAIN, "int", "float", "bool", "utf8", "bytes")
+AS_THEY_ARE = (PLAIN, "int", "float", "bool", "utf8", "bytes")
 """Types whose values Arrow takes as they are. Other values are encoded for it."""
+TIME = pa.timestamp("ns", "UTC")
+"""Arrow would take times as microseconds, but those of pandas have nanoseconds."""
 
 # ---- reading -----------------------------------------------------------------------------------
 
@@ -235,7 +238,7 @@ def _write(
 def _converter(text: str, encoders: Mapping[str, Encoder]) -> Converter | None:
     """Return a function that makes values of a type fit for Arrow; None if they are."""
     name, is_sequence = split_type(text) if text else (PLAIN, False)
-    if name in _PLAIN:
+    if name in AS_THEY_ARE:
         return None
     return partial(_encoded, name, encoders[name], is_sequence)
 
@@ -270,9 +273,11 @@ def _tables(rows: Iterable[Any], columns: Columns, target: str) -> Iterator[pa.T
 def _column(
     name: str, values: list[Any], convert: Converter | None, target: str
 ) -> pa.Array | pa.ChunkedArray:
+    first = next((value for value in values if value is not None), None)
+    type_ = TIME if isinstance(first, datetime) else None
     try:
-        return pa.array(values if convert is None else list(map(convert, values)))
-    except pa.ArrowException as error:
+        return pa.array(values if convert is None else list(map(convert, values)), type_)
+    except (pa.ArrowException, OverflowError) as error:
         raise ConversionError(
             f"{target}: the values of {name!r} do not fit into one column ({error}); give all rows "
             "values of one type"

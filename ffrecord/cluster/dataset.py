@@ -116,7 +116,7 @@ class DatasetTask(ReadTask):
         `bytes` stays that of all columns.
         """
         schema = chosen(self.schema, columns, self.pieces[0][0].name)
-        pieces = tuple((part.some(schema.names), *rows) for part, *rows in self.pieces)
+        pieces = tuple((part.some(schema.names), a, b) for part, a, b in self.pieces)
         return replace(self, pieces=pieces, schema=schema)
 
     def batches(self) -> Iterator[pa.RecordBatch]:

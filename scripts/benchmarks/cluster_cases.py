@@ -34,12 +34,11 @@ class Plan:
     """The amount that is measured."""
 
     repeats: int
-    pack_repeats: int
     trees: tuple[FileTree, ...]
 
 
-FULL = Plan(3, 5, (FileTree(SMALL, 10_000, 20_000, 500), FileTree(LARGER, 110_000, 5_000, 500)))
-QUICK = Plan(1, 1, (FileTree(SMALL, 10_000, 2_000, 50), FileTree(LARGER, 110_000, 300, 100)))
+FULL = Plan(3, (FileTree(SMALL, 10_000, 20_000, 500), FileTree(LARGER, 110_000, 5_000, 500)))
+QUICK = Plan(1, (FileTree(SMALL, 10_000, 2_000, 50), FileTree(LARGER, 110_000, 300, 100)))
 
 
 def case(what: str, tree: str) -> str:
@@ -61,7 +60,7 @@ def samples(plan: Plan, data: Path) -> Iterator[Sample]:
                 for name, workers in WORKERS.items()
             ]
             name = case(f"{state} {PACKING}", tree.name)
-            yield from rounds.interleaved(name, contestants, plan.pack_repeats)
+            yield from rounds.interleaved(name, contestants, plan.repeats)
 
 
 def _reading(engine: str, plan: Plan, data: Path) -> Iterator[Sample]:

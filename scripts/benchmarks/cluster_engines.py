@@ -58,7 +58,7 @@ class Ray(Engine):
     def read(self, contestant: str, files: Files) -> Counted:
         open_it, column = _RAY[contestant]
         counted = open_it(files).map_batches(
-            _Measure(column), batch_size=None, batch_format="pyarrow"
+            _measured, batch_size=None, batch_format="pyarrow", fn_kwargs={"column": column}
         )
         batches = list(counted.iter_batches(batch_size=None, batch_format="pyarrow"))
         return _sum(batches, "rows"), _sum(batches, "bytes")
@@ -69,18 +69,13 @@ class Ray(Engine):
         ray.shutdown()
 
 
-class _Measure:
-    """Replaces a block of rows by their number and the sum of their lengths."""
+def _measured(block: Any, column: str) -> Any:
+    """Replace a block of rows by their number and the sum of their lengths."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
 
-    def __init__(self, column: str) -> None:
-        self.column = column
-
-    def __call__(self, block: Any) -> Any:
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
-        lengths = pc.sum(pc.binary_length(block[self.column])).as_py() or 0
-        return pa.table({"rows": [block.num_rows], "bytes": [lengths]})
+    lengths = pc.sum(pc.binary_length(block[column])).as_py() or 0
+    return pa.table({"rows": [block.num_rows], "bytes": [lengths]})
 
 
 def _sum(batches: list[Any], column: str) -> int:
@@ -145,6 +140,7 @@ class Spark(Engine):
         self._session = (
             builder.master(f"local[{CORES}]")
             .config("spark.ui.enabled", "false")
+            .config("spark.ui.showConsoleProgress", "false")
             .config("spark.driver.memory", "4g")
             .config("spark.log.level", "ERROR")
             .getOrCreate()

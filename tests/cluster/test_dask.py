@@ -21,6 +21,7 @@ from distributed import Client, Event, LocalCluster
 
 import ffrecord
 from ffrecord import (
+    ConversionError,
     FileReader,
     MissingPackageError,
     PackedFolder,
@@ -32,6 +33,7 @@ from ffrecord import (
 from ffrecord.archive import planned
 from ffrecord.archive.pack import plan_pack
 from ffrecord.cluster import dask as adapter
+from ffrecord.cluster.dask import Columns
 from ffrecord.convert import convert
 from ffrecord.plan.work import Receipt
 from tests.cluster.conftest import SHARD_SIZE
@@ -141,8 +143,8 @@ def die_in_shard(number: int) -> None:
 def die_after_a_table() -> None:
     """Let this worker kill itself when it has written the first rows of its next partition."""
 
-    def tables(rows: Iterable[Any], names: list[str]) -> Iterator[pa.Table]:
-        yield next(first_tables(rows, names))
+    def tables(rows: Iterable[Any], columns: Columns, target: str) -> Iterator[pa.Table]:
+        yield next(first_tables(rows, columns, target))
         os.kill(os.getpid(), signal.SIGKILL)
 
     first_tables = adapter._tables
@@ -311,7 +313,7 @@ def test_a_folder_is_written_with_the_bytes_of_one_process(
         for name in names[::500]:
             assert written.read_one(name).tobytes() == given.read_one(name).tobytes()
             was, now = given.stat(name), written.stat(name)
-            assert (was.mode, was.mtime_ns) == (now.mode, now.mtime_ns)
+            assert (was.st_mode, was.st_mtime_ns) == (now.st_mode, now.st_mtime_ns)
 
 
 @pytest.mark.parametrize("kind", ["frame", "bag"])
@@ -325,6 +327,21 @@ def test_a_dataset_is_written_with_the_bytes_of_one_process(
         adapter.write_dataset(bag, tmp_path / "out", SPEC)
     assert files_in(tmp_path / "out") == files_in(points)
     assert os.listdir(tmp_path) == ["out"]
+
+
+def unusual(number: int) -> dict[str, Any]:
+    return {
+        "pixels": np.full((2, 3), number, np.uint8), "boxes": [np.arange(4)] * (number % 3),
+        "about": {"number": number, "names": ["a", None]},
+    }  # fmt: skip
+
+
+def test_values_that_arrow_has_no_type_for_are_encoded(client: Client, tmp_path: Path) -> None:
+    spec = {"pixels": "array+zstd", "boxes": "array[]", "about": "json"}
+    bag = dask.bag.from_sequence(range(10), npartitions=2).map(unusual)
+    adapter.write_dataset(bag, tmp_path / "out", spec)
+    ffrecord.write_dataset(tmp_path / "alone", map(unusual, range(10)), spec, shardlen=5)
+    assert files_in(tmp_path / "out") == files_in(tmp_path / "alone")
 
 
 def test_the_types_of_a_dataset_follow_from_a_dataframe(client: Client, tmp_path: Path) -> None:
@@ -361,6 +378,13 @@ def test_rows_of_a_killed_worker_are_written_again(
 
 
 # ---- errors ------------------------------------------------------------------------------------
+
+
+def test_values_of_several_types_are_refused(client: Client, tmp_path: Path) -> None:
+    bag = dask.bag.from_sequence([{"x": 1}, {"x": "one"}], npartitions=1)
+    with pytest.raises(ConversionError, match="the values of 'x' do not fit into one column"):
+        adapter.write_dataset(bag, tmp_path / "out", {"x": "int"})
+    assert os.listdir(tmp_path) == []
 
 
 def fail_late(number: int) -> bytes:
