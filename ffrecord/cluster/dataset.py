@@ -7,7 +7,7 @@ import pickle
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from ffrecord.aliases import Ints, Path
 from ffrecord.cluster.content import PendingArray
 from ffrecord.cluster.fields import arrow_field, begin_field, decoders_for, row_sizes
 from ffrecord.cluster.files import Opened, version_of
-from ffrecord.cluster.source import ReadTask, Source, chosen, cut, record_batch, steps
+from ffrecord.cluster.source import PendingBatch, ReadTask, Source, chosen, cut, record_batch, steps
 from ffrecord.dataset.columns import Column, open_columns
 from ffrecord.dataset.files import RecordFiles
 from ffrecord.dataset.remote import is_remote_dataset, load_remote, remote_dataset
@@ -119,24 +119,15 @@ class DatasetTask(ReadTask):
         pieces = tuple((part.some(schema.names), a, b) for part, a, b in self.pieces)
         return replace(self, pieces=pieces, schema=schema)
 
-    def batches(self) -> Iterator[pa.RecordBatch]:
-        before: tuple[int, list[PendingArray]] | None = None
-        for begun in self._begun():
-            if before is not None:
-                yield self._batch(*before)
-            before = begun
-        if before is not None:
-            yield self._batch(*before)
-
-    def _begun(self) -> Iterator[tuple[int, list[PendingArray]]]:
-        """Yield the number of rows of each batch, and its columns, with their reads in flight."""
+    def _begun(self) -> Iterator[PendingBatch]:
         for part, first, stop in self.pieces:
             sizes = np.zeros(stop - first, np.int64)
             if len(self.schema):
                 sizes = part.open().sizes(range(first, stop))
             for step in steps(sizes):
                 rows = range(first + step.start, first + step.stop)
-                yield len(rows), part.open().begin(rows) if len(self.schema) else []
+                pending = part.open().begin(rows) if len(self.schema) else []
+                yield partial(self._batch, len(rows), pending)
 
     def _batch(self, rows: int, pending: list[PendingArray]) -> pa.RecordBatch:
         return record_batch([array() for array in pending], self.schema, rows)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import groupby
 from typing import Any
 
@@ -26,6 +26,7 @@ from ffrecord.cluster.content import PendingArray, begin_binary
 from ffrecord.cluster.files import RecordFile, record_files
 from ffrecord.cluster.source import (
     CONTENT,
+    PendingBatch,
     ReadTask,
     Source,
     chosen,
@@ -78,27 +79,18 @@ class FolderTask(ReadTask):
         with pa.ipc.open_stream(state["facts"]) as reader:
             self.__dict__.update(state, facts=reader.read_next_batch())
 
-    def batches(self) -> Iterator[pa.RecordBatch]:
-        before: tuple[range, PendingArray] | None = None
-        for begun in self._begun():
-            if before is not None:
-                yield self._batch(*before)
-            before = begun
-        if before is not None:
-            yield self._batch(*before)
-
-    def _begun(self) -> Iterator[tuple[range, PendingArray]]:
-        """Yield the rows and the contents of each batch, when its reads are in flight."""
+    def _begun(self) -> Iterator[PendingBatch]:
         if CONTENT not in self.schema.names:
             for step in steps(np.zeros(self.rows, np.int64)):
-                yield step, nothing
+                yield partial(self._batch, step, nothing)
             return
         row, everything = 0, self._records
         for file, count in self.shards:
             mine = everything[row : row + count]
             for step in steps(file.open().sizes(mine)):
                 records = mine[step.start : step.stop]
-                yield range(row, row + len(step)), begin_binary(file.open(), records)
+                pending = begin_binary(file.open(), records)
+                yield partial(self._batch, range(row, row + len(step)), pending)
                 row += len(step)
 
     @property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from ffrecord.cluster.content import PendingArray, begin_binary
 from ffrecord.cluster.files import RecordFile
 from ffrecord.cluster.source import (
     CONTENT,
+    PendingBatch,
     ReadTask,
     Source,
     chosen,
@@ -50,17 +52,7 @@ class RecordsTask(ReadTask):
     pieces: tuple[Piece, ...]
     schema: pa.Schema
 
-    def batches(self) -> Iterator[pa.RecordBatch]:
-        before: tuple[Ints, PendingArray] | None = None
-        for numbers, pending in self._begun():
-            if before is not None:
-                yield self._batch(*before)
-            before = numbers, pending
-        if before is not None:
-            yield self._batch(*before)
-
-    def _begun(self) -> Iterator[tuple[Ints, PendingArray]]:
-        """Yield the numbers and the contents of each batch, when its reads are in flight."""
+    def _begun(self) -> Iterator[PendingBatch]:
         number, has_content = self.first, CONTENT in self.schema.names
         for piece in self.pieces:
             records = piece.records
@@ -70,7 +62,7 @@ class RecordsTask(ReadTask):
             for step in steps(sizes):
                 some = records[step.start : step.stop]
                 pending = begin_binary(piece.file.open(), some) if has_content else nothing
-                yield np.arange(number, number + len(some)), pending
+                yield partial(self._batch, np.arange(number, number + len(some)), pending)
                 number += len(some)
 
     def _batch(self, numbers: Ints, pending: PendingArray) -> pa.RecordBatch:

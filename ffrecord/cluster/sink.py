@@ -23,7 +23,7 @@ AnySink = TypeVar("AnySink", bound="Sink")
 
 @dataclass(frozen=True, slots=True)
 class WriteReport:
-    """What a commit has published."""
+    """The counts of what a commit has published."""
 
     target: str
     shards: int

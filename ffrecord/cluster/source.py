@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -23,6 +23,8 @@ BATCH_ROWS = 1 << 17
 
 CONTENT = "content"
 
+PendingBatch: TypeAlias = Callable[[], pa.RecordBatch]
+
 
 @dataclass(frozen=True)
 class ReadTask(ABC):
@@ -32,9 +34,19 @@ class ReadTask(ABC):
     bytes: int
     """Bytes to read from disk."""
 
-    @abstractmethod
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield the rows in large batches, in order, while the next batch is read."""
+        before: PendingBatch | None = None
+        for begun in self._begun():
+            if before is not None:
+                yield before()
+            before = begun
+        if before is not None:
+            yield before()
+
+    @abstractmethod
+    def _begun(self) -> Iterator[PendingBatch]:
+        """Yield each batch when its reads are in flight: a function that waits for them."""
 
 
 class Source(ABC):

@@ -6,6 +6,7 @@ receipts, and shards are numbered in the order of the tasks. Tasks without rows 
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterable
 from dataclasses import replace
@@ -42,11 +43,15 @@ class GatheredWork(Work):
         self._chosen = chosen
 
     def receipts(self) -> dict[int, Receipt]:
-        """Return the receipt of each shard, as its task has written it into the folder."""
+        """Return the receipt of each shard, as its task has written it into the folder.
+
+        A commit that was killed while it cleaned up may have removed some of them.
+        """
         found = {}
         for shard, chosen in enumerate(self._chosen):
             path = os.path.join(self._folder(shard), chosen.attempt + _RECEIPT)
-            found[shard] = replace(self._receipt(path), task=shard)
+            with contextlib.suppress(FileNotFoundError):
+                found[shard] = replace(self._receipt(path), task=shard)
         return found
 
     def _folder(self, number: int) -> str:
