@@ -341,7 +341,7 @@ def _remote(asked: Mapping[str, Any]) -> RemoteOptions:
 
 
 def _path_of(asked: Mapping[str, Any]) -> str:
-    if "path" not in asked:
+    if not asked.get("path"):
         raise ValueError("no path was given; pass one to load() or save()")
     return cast(str, asked["path"])
 

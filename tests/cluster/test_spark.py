@@ -19,6 +19,15 @@ import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import (
+    BinaryType,
+    DataType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
 
 from ffrecord import (
     DatasetWriter,
@@ -28,6 +37,7 @@ from ffrecord import (
     PackedFolder,
     ShardedDatasetReader,
     ShardedDatasetWriter,
+    SpecError,
     pack_folder,
     write_dataset,
 )
@@ -459,16 +469,6 @@ def test_a_failing_write_leaves_nothing(
     assert os.listdir(tmp_path) == []
 
 
-@pytest.mark.parametrize("mode", ["append", "overwrite"])
-def test_a_target_that_exists_is_not_touched(
-    mode: str, session: SparkSession, records: Path, tmp_path: Path
-) -> None:
-    trees.plain_tree(tmp_path / "mine", {"mine": b"precious"})
-    with pytest.raises(PySparkException, match=r"already exists\. The modes append and"):
-        save(load(session, records), tmp_path / "mine", mode)
-    assert files_in(tmp_path) == {"mine/mine": b"precious"}
-
-
 def test_sparks_default_mode_is_refused_by_spark(
     session: SparkSession, records: Path, tmp_path: Path
 ) -> None:
@@ -494,49 +494,76 @@ def test_a_damaged_record_is_named(session: SparkSession, records: Path, tmp_pat
         load(session, damaged).collect()
 
 
+# ---- options: no query is needed to check them ---------------------------------------------------
+
+
 @pytest.mark.parametrize(
-    ("options", "schema", "message"),
+    ("options", "message"),
     [
-        ({"colour": "red"}, None, "ffrecord has no option 'colour' here; there are cache, "),
-        ({"format": "tar"}, None, "the option 'format' is 'tar'; choose one of records, folder"),
-        ({"partitions": "many"}, None, "the option 'partitions' cannot be 'many'"),
-        ({"storage_options": "{"}, None, "the option 'storage_options' cannot be '{'"),
-        ({"pattern": "*.jpg"}, None, "pattern is for packed folders; remove this option"),
-        ({"columns": "number,size"}, None, "no column 'size'; its columns are number, content"),
-        ({}, "number LONG, size LONG", "no column 'size'; there are number, content"),
-        ({}, "number STRING", "the column 'number' is bigint, not string"),
+        ({"colour": "red"}, "ffrecord has no option 'colour' here; there are cache, "),
+        ({"format": "tar"}, "the option 'format' is 'tar'; choose one of records, folder"),
+        ({"partitions": "many"}, "the option 'partitions' cannot be 'many'"),
+        ({"storage_options": "{"}, "the option 'storage_options' cannot be '{'"),
+        ({"pattern": "*.jpg"}, "pattern is for packed folders; remove this option"),
+        ({"columns": "number,size"}, "no column 'size'; its columns are number, content"),
+        ({"path": "", "paths": "[]"}, "no path was given; pass one to load() or save()"),
     ],
 )
 def test_wrong_options_for_reading_are_named(
-    options: dict[str, str], schema: str | None, message: str, session: SparkSession,
-    records: Path,
-) -> None:  # fmt: skip
-    reader = session.read.format("ffrecord").options(**options)
-    with pytest.raises(PySparkException) as caught:
-        (reader.schema(schema) if schema else reader).load(str(records)).collect()
+    options: dict[str, str], message: str, records: Path
+) -> None:
+    with pytest.raises((ValueError, KeyError)) as caught:
+        FFRecordDataSource({"path": str(records), **options}).schema()
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "message"),
+    [
+        ("size", LongType(), "there is no column 'size'; there are number, content"),
+        ("number", StringType(), "the column 'number' is bigint, not string"),
+    ],
+)
+def test_a_schema_that_does_not_fit_is_an_error(
+    name: str, kind: DataType, message: str, records: Path
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        FFRecordDataSource({"path": str(records)}).reader(StructType().add(name, kind))
 
 
 @pytest.mark.parametrize(
     ("columns", "options", "message"),
     [
-        (["id"], {"pattern": "*"}, "ffrecord has no option 'pattern' here; there are "),
-        (["id"], {"format": "records"}, "has no place for the columns id; drop them"),
-        (["'a' AS path", "id AS content", "id"], {}, "has no place for the columns id; drop them"),
-        (["'a' AS content"], {"spec": "{}"}, "spec is for datasets; remove this option"),
-        (["id", "now() AS t"], {}, "the column 't' has the type timestamp[us, tz=UTC]"),
+        ({"id": LongType()}, {"pattern": "*"}, "ffrecord has no option 'pattern' here; there are "),
+        ({"id": LongType()}, {"format": "records"}, "has no place for the columns id; drop them"),
+        (
+            {"path": StringType(), "content": BinaryType(), "id": LongType()}, {},
+            "has no place for the columns id; drop them",
+        ),
+        ({"content": StringType()}, {"spec": "{}"}, "spec is for datasets; remove this option"),
+        ({"t": TimestampType()}, {}, "the column 't' has the type timestamp[us, tz=UTC]"),
     ],
-)
+)  # fmt: skip
 def test_wrong_options_for_writing_are_named(
-    columns: list[str], options: dict[str, str], message: str, session: SparkSession,
-    tmp_path: Path,
-) -> None:  # fmt: skip
-    with pytest.raises(PySparkException) as caught:
-        save(session.range(3).selectExpr(*columns), tmp_path / "x", **options)
+    columns: dict[str, DataType], options: dict[str, str], message: str, tmp_path: Path
+) -> None:
+    schema = StructType([StructField(name, kind) for name, kind in columns.items()])
+    with pytest.raises((ValueError, SpecError)) as caught:
+        FFRecordDataSource({"path": str(tmp_path / "x"), **options}).writer(schema, False)
     assert message in str(caught.value)
     assert os.listdir(tmp_path) == []
 
 
-def test_a_path_is_needed(session: SparkSession) -> None:
-    with pytest.raises(PySparkException, match="no path was given"):
-        session.read.format("ffrecord").load()
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_target_that_exists_is_not_touched(overwrite: bool, tmp_path: Path) -> None:
+    """Spark passes False for the mode append, and True for overwrite."""
+    trees.plain_tree(tmp_path / "mine", {"mine": b"precious"})
+    schema = StructType().add("content", BinaryType())
+    with pytest.raises(FileExistsError, match=r"already exists\. The modes append and overwrite"):
+        FFRecordDataSource({"path": str(tmp_path / "mine")}).writer(schema, overwrite)
+    assert files_in(tmp_path) == {"mine/mine": b"precious"}
+
+
+def test_local_paths_may_be_urls(records: Path) -> None:
+    for path in (f"file:{records}", f"file://{records}"):
+        assert FFRecordDataSource({"path": path}).schema().names == ["number", "content"]
