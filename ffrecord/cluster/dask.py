@@ -144,7 +144,7 @@ def _rows(tasks: Iterable[ReadTask]) -> list[dict[str, Any]]:
 
 def _frame(task: DatasetTask, first: int, columns: list[str]) -> pd.DataFrame:
     """Return a partition. `columns` has no default: then Dask always says what it needs."""
-    if not columns:  # such as len(), which needs only the index
+    if not columns:  # only the index is needed
         return pd.DataFrame(index=pd.RangeIndex(first, first + task.rows))
     return _to_pandas(pa.Table.from_batches(task.select(columns).batches()), first)
 

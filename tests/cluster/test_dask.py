@@ -224,12 +224,12 @@ def test_records_are_a_bag(client: Client, records: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("pattern", ["**", "3/*3/*7"])
+@pytest.mark.parametrize("pattern", ["**", "7/*7/*17"])
 def test_files_of_a_folder_are_a_bag(client: Client, archive: Path, pattern: str) -> None:
     bag = adapter.read_folder(archive, pattern, ["path", "content"], npartitions=3)
     found = {each["path"]: each["content"] for each in bag.compute()}
     with PackedFolder(archive) as folder:
-        paths = folder.glob(pattern)
+        paths = [path for path in folder.glob(pattern) if folder.is_file(path)]
         expected = [each.tobytes() for each in folder.read(paths)]
     assert len(paths) > 10
     assert found == dict(zip(paths, expected, strict=True))
@@ -256,7 +256,7 @@ def test_fields_that_are_not_used_are_not_read(
         copy.write_bytes(content[:-1] + bytes([content[-1] ^ 1]) if "noise" in name else content)
     frame = adapter.read_dataset(tmp_path / "points", npartitions=2)
     assert frame["number"].sum().compute() == sum(range(ROWS))
-    assert len(frame) == ROWS
+    assert len(frame[[]].compute()) == ROWS
     assert frame[["text", "number"]].compute()["text"][5] == "text 5"
     with pytest.raises(SampleChecksumError, match="noise"):
         frame["noise"].compute()
@@ -321,7 +321,9 @@ def test_a_dataset_is_written_with_the_bytes_of_one_process(
     kind: str, client: Client, points: Path, tmp_path: Path
 ) -> None:
     if kind == "frame":
-        adapter.write_dataset(adapter.read_dataset(points, npartitions=4), tmp_path / "out", SPEC)
+        frame = adapter.read_dataset(points, npartitions=3)
+        frame = frame.repartition(divisions=[*range(0, ROWS, SHARDLEN), ROWS - 1])
+        adapter.write_dataset(frame, tmp_path / "out", SPEC)
     else:
         bag = dask.bag.from_sequence(range(ROWS), npartitions=4).map(row)
         adapter.write_dataset(bag, tmp_path / "out", SPEC)
