@@ -110,6 +110,15 @@ class DatasetTask(ReadTask):
     """Shards, each with the first datapoint and the one after the last."""
     schema: pa.Schema
 
+    def select(self, columns: Sequence[str]) -> DatasetTask:
+        """Return the same rows with these columns only. Tasks of a source that selects may differ.
+
+        `bytes` stays that of all columns.
+        """
+        schema = chosen(self.schema, columns, self.pieces[0][0].name)
+        pieces = tuple((part.some(schema.names), a, b) for part, a, b in self.pieces)
+        return replace(self, pieces=pieces, schema=schema)
+
     def _begun(self) -> Iterator[PendingBatch]:
         for part, first, stop in self.pieces:
             sizes = np.zeros(stop - first, np.int64)

@@ -39,5 +39,7 @@ Benchmarks also use these modules:
     dataset      dataset_samples (the stored samples), dataset_peers (one class per contestant)
     profile      where a read's time goes (`profile_read`)
     view         folder_archives, loader_archives (their archives)
+    cluster      cluster_data (the same contents in every form), cluster_engines (one class per
+                 engine); trees
     compare      compare_checkouts (the tree before); the data of read, mount, folder and loader
 """

@@ -1,4 +1,4 @@
-"""Run all benchmarks except disks, remote, compare and view, and write the tables of the docs.
+"""Run all benchmarks except disks, remote, compare, view and cluster; write the tables of docs/.
 
 Data that exists from an earlier run is used again.
 """
@@ -10,6 +10,7 @@ import time
 from typing import TYPE_CHECKING
 
 from . import (
+    cluster,
     compare,
     dataset,
     disks,
@@ -32,9 +33,16 @@ if TYPE_CHECKING:
 BENCHMARKS = tuple(
     module.BENCHMARK for module in (read, pack, folder, mount, loader, dataset, profile_read)
 )
-APART = (disks.BENCHMARK, remote.BENCHMARK, compare.BENCHMARK, view.BENCHMARK)
+APART = (
+    disks.BENCHMARK,
+    remote.BENCHMARK,
+    compare.BENCHMARK,
+    view.BENCHMARK,
+    cluster.BENCHMARK,
+)
 """Benchmarks that `all` leaves out: one changes the machine's settings, one has so many peers that
-`all` would take much longer, one needs arguments, and one needs a browser."""
+`all` would take much longer, one needs arguments, one needs a browser, and one needs Ray and Spark.
+"""
 REPEATS = 3
 """Repeats that fit into half an hour on two cores. Odd, so that a median is a measurement."""
 QUICK_REPEATS = 1
@@ -46,7 +54,7 @@ def add_commands(commands: Commands) -> None:
         benchmark.add_command(commands)
     parser = commands.add_parser(
         "all",
-        help="run all benchmarks except disks, remote, compare and view, then pages",
+        help="run all benchmarks except disks, remote, compare, view and cluster, then pages",
         description=__doc__,
     )
     add_common_options(parser, "small amounts, 1 repeat: shows only that everything works")

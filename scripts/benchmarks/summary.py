@@ -218,6 +218,32 @@ def _dataset() -> tuple[list[str], list[Row]]:
     return ["", *formats.values()], rows
 
 
+def _cluster() -> tuple[list[str], list[Row]]:
+    sizes = ("10 kB", "110 kB")
+
+    def row(label: str, what: str, contestant: str, over: str | None = None) -> Row:
+        figures = [
+            Figure(f"{what}, {size}", contestant, "rows_per_s", 1, 2 if over else 0, over)
+            for size in sizes
+        ]
+        return label, figures
+
+    ours = ("ours, records", "ours, archive")
+    readers = {
+        "Ray": (*ours, "read_webdataset", "read_binary_files", "Parquet"),
+        "Spark": (*ours, "binaryFile", "Parquet"),
+    }
+    rows = [
+        row(f"{engine}: {reader}, rows/s", engine, reader)
+        for engine, those in readers.items()
+        for reader in those
+    ]
+    for state in ("cold", "warm"):
+        rows.append(row(f"{state} packing, 1 worker, files/s", f"{state} packing", "1 worker"))
+        rows.append(row("… 2 workers, × 1 worker", f"{state} packing", "2 workers", "1 worker"))
+    return ["", *sizes], rows
+
+
 TABLES: dict[str, Callable[[], tuple[list[str], list[Row]]]] = {
     "read": _read,
     "disks": _disks,
@@ -227,4 +253,5 @@ TABLES: dict[str, Callable[[], tuple[list[str], list[Row]]]] = {
     "mount": _mount,
     "loader": _loader,
     "dataset": _dataset,
+    "cluster": _cluster,
 }

@@ -314,6 +314,29 @@ def test_a_killed_task_is_run_again(
     assert sorted(os.listdir(tmp_path)) == ["middle", "shards"]
 
 
+def test_array_tasks_that_are_killed_in_a_shell_are_run_again(
+    middle: Path, expected: dict[str, bytes], tmp_path: Path
+) -> None:
+    """Task k is killed in its system call k, and again later; then all tasks run."""
+    line = """set -e
+    killed() { if "$PYTHON" "$3" "${@:4}"; then false; else test $? = 137; fi }
+    f pack "$1" "$2/shards" --shard-size 20000B --plan "$2/plan.json"
+    for k in 0 1 2 3 4 5; do
+      SLURM_ARRAY_TASK_ID=$k killed "$@" $k within pack --task "$2/plan.json"
+      SLURM_ARRAY_TASK_ID=$k killed "$@" $((k + 2)) before pack --task "$2/plan.json"
+    done
+    f pack --status "$2/plan.json"
+    f pack --task 0/2 "$2/plan.json" & f pack --task 1/2 "$2/plan.json"
+    wait
+    f pack --commit "$2/plan.json" """
+    ran = in_a_shell(line, middle, tmp_path, kills.__file__)
+    assert ran.returncode == 0, ran.stderr.decode()
+    shards = len(expected) - 1
+    assert f"no receipt of {shards} of {shards} tasks" in ran.stdout.decode()
+    assert files_in(tmp_path / "shards") == expected
+    assert sorted(os.listdir(tmp_path)) == ["middle", "plan.json", "shards"]
+
+
 def test_a_task_that_runs_twice_at_once_changes_nothing(
     plan: PackPlan, expected: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

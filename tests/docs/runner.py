@@ -84,10 +84,15 @@ def _can_overlay() -> bool:
     return overlays.why_not(Path.cwd()) is None
 
 
+def _has_java() -> bool:
+    return shutil.which("java") is not None or "JAVA_HOME" in os.environ
+
+
 _NEEDS: tuple[tuple[str, Callable[[], bool], str], ...] = (
     (r"ffrecord mount|ffrecord_fuse", _can_mount, "/dev/fuse is missing"),
     (r"--overlay\b", _can_overlay, "no overlay can keep its changes here"),
     (r"\bmount\.fuse3\b", _can_use_mount8, "needs root and mount.fuse3"),
+    (r"\bpyspark\b", _has_java, "Java is not installed"),
     (r"\bunshare\b", _has_user_namespaces, "needs user namespaces with /dev/fuse"),
 )
 

@@ -4,6 +4,8 @@ The work runs in a forked child. At a call, the child kills itself before, durin
 so the moment is exact and no timing decides. Only calls that change files count. A write that is
 killed in the middle has written half of its bytes. A kill from outside comes at a random moment,
 and the tested promise must hold at every moment.
+
+`python kills.py CALL WHEN ARGUMENTS` runs the command `ffrecord`, which kills itself at that point.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import fcntl
 import itertools
 import os
 import signal
+import sys
 import time
 import traceback
 from collections.abc import Callable
@@ -76,6 +79,16 @@ class _Counter:
         return wrapped
 
 
+def _counted(stop: Point | None, watch: Callable[[], object]) -> _Counter:
+    """Count the calls of this process from now on, and kill it at `stop`."""
+    counter = _Counter(stop, watch)
+    for name in CALLS:
+        setattr(os, name, counter.wrap(getattr(os, name), name))
+    fcntl.ioctl = counter.wrap(fcntl.ioctl, "ioctl")
+    libc.exchange = counter.wrap(libc.exchange, "exchange")
+    return counter
+
+
 def run(
     work: Work, stop: Point | None, watch: Callable[[], object] = lambda: None
 ) -> tuple[int, int, bool]:
@@ -89,11 +102,7 @@ def run(
     if pid == 0:
         os.close(told)
         write = os.write
-        counter = _Counter(stop, watch)
-        for name in CALLS:
-            setattr(os, name, counter.wrap(getattr(os, name), name))
-        fcntl.ioctl = counter.wrap(fcntl.ioctl, "ioctl")
-        libc.exchange = counter.wrap(libc.exchange, "exchange")
+        counter = _counted(stop, watch)
 
         def whole() -> None:
             work(lambda number: (write(tell, number.to_bytes(4, "little")), None)[1])
@@ -158,3 +167,14 @@ def points(calls: int, count: int) -> list[Point]:
     every = [Point(call, when) for call in range(calls) for when in WHEN]
     assert len(every) >= count, f"only {len(every)} moments"
     return [every[round(i * (len(every) - 1) / (count - 1))] for i in range(count)]
+
+
+def main(call: str, when: str, *arguments: str) -> int:
+    from ffrecord.cli import main as command  # only this process needs it
+
+    _counted(Point(int(call), when), lambda: None)
+    return command(arguments)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(*sys.argv[1:]))
