@@ -205,12 +205,15 @@ def prefix(plan: Plan, store: Store) -> WorkPrefix:
 # ---- the same bytes ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["threads", "processes"])
+@pytest.mark.parametrize(
+    ("store", "kind"),
+    [("s3", "threads"), ("s3", "processes"), ("memory", "threads"), ("local", "threads"),
+     ("local", "processes")],  # other processes have their own memory
+    indirect=["store"],
+)  # fmt: skip
 def test_an_executor_packs_into_a_store_as_one_process_into_a_folder(
     kind: str, store: Store, tree: Path, packed: dict[str, bytes], tmp_path: Path
 ) -> None:
-    if kind == "processes" and store.target.startswith("memory"):
-        pytest.skip("other processes have their own memory")
     told: list[PackProgress] = []
     with EXECUTORS[kind]() as executor:
         report = pack_folder(
