@@ -25,7 +25,7 @@ OPEN_AT_ONCE = 8
 
 
 class Opened(Generic[Value]):
-    """The values that this process has opened last. Safe for any number of threads, and after a fork."""
+    """The values that this process has opened last. Safe for threads, and after a fork."""
 
     def __init__(self) -> None:
         self._values: OrderedDict[Hashable, Value] = OrderedDict()

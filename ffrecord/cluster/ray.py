@@ -383,7 +383,7 @@ class RayExecutor(Executor):
 
     def _landed(self, future: Future[Any]) -> None:
         with self._lock:
-            self._flying.discard(future)  # type: ignore[arg-type]
+            self._flying.discard(future)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Take no more calls. Wait for those that were submitted, or cancel them."""

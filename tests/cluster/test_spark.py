@@ -98,7 +98,7 @@ def load(session: SparkSession, path: Path, **options: Any) -> DataFrame:
 
 def tasks(frame: DataFrame) -> int:
     """Return how many tasks Spark plans for a query."""
-    return frame.rdd.getNumPartitions()
+    return int(frame.rdd.getNumPartitions())
 
 
 # ---- the executor ------------------------------------------------------------------------------

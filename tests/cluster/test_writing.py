@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from ffrecord import (
     UnfinishedError,
     write_dataset,
 )
-from ffrecord.cluster import reading, records_sink, writing
+from ffrecord.cluster import reading, writing
 from ffrecord.cluster.writing import Receipt, Sink
 from ffrecord.plan.work_prefix import WorkPrefix
 from tests.remote.buckets import ask, bucket, keys
@@ -206,7 +207,7 @@ def test_a_dataset_that_is_read_and_written_keeps_its_types(name: str, tmp_path:
 def test_arrow_types_become_types_of_fields(
     values: pa.Array, spec: str | None, type_: str, read: Any, tmp_path: Path
 ) -> None:
-    begun = writing.dataset_sink(tmp_path / "d", spec and {"f": spec}).begin()
+    begun = writing.dataset_sink(tmp_path / "d", {"f": spec} if spec else None).begin()
     begun.commit([begun.write(0, [pa.table({"f": values, "g": [0]}).select(["f"])])])
     with ShardedDatasetReader(tmp_path / "d") as reader:
         assert reader.spec == {"f": type_}
@@ -250,7 +251,7 @@ def test_a_task_that_runs_twice_at_once_changes_nothing(
         return receipt
 
     monkeypatch.setattr(type(begun), "_write_shard", write_both)
-    receipts = []
+    receipts: list[Receipt] = []
     with ThreadPoolExecutor(2) as pool:
         for task, part in enumerate(parts()):
             receipts += pool.map(lambda _, t=task, p=part: begun.write(t, [rows(p)]), range(2))
@@ -279,6 +280,10 @@ def test_a_killed_task_is_run_again(kind: str, expected: dict[str, bytes], tmp_p
         (tmp_path / "target").rmdir()
 
 
+def _commit(begun: Sink, receipts: list[Receipt], _tell: object) -> None:
+    begun.commit(receipts)
+
+
 def test_a_killed_commit_is_repeated(kind: str, expected: dict[str, bytes], tmp_path: Path) -> None:
     """The target has nothing or everything, and the next commit completes it."""
 
@@ -287,11 +292,11 @@ def test_a_killed_commit_is_repeated(kind: str, expected: dict[str, bytes], tmp_
         return begun, run(begun)
 
     begun, receipts = prepared("first")
-    _, calls, _ = kills.run(lambda _tell: (begun.commit(receipts), None)[1], None)
+    _, calls, _ = kills.run(partial(_commit, begun, receipts), None)
     for number, point in enumerate(kills.points(calls, 20)):
         target = tmp_path / f"{number}"
         begun, receipts = prepared(target.name)
-        kills.run(lambda _tell, s=begun, r=receipts: (s.commit(r), None)[1], point)
+        kills.run(partial(_commit, begun, receipts), point)
         if target.exists():
             assert files_in(target) == expected
         assert begun.commit(receipts) == replace(begun.commit(receipts), target=str(target))
@@ -450,13 +455,13 @@ def test_values_are_written_without_an_object_for_each(
 ) -> None:
     """One piece of memory for each batch, which is the column's own."""
     appended = []
-    append = records_sink.FileWriter.append
+    append = FileWriter.append
 
     def noting(writer: Any, data: memoryview) -> None:
         appended.append(np.frombuffer(data, np.uint8).ctypes.data)
         append(writer, data)
 
-    monkeypatch.setattr(records_sink.FileWriter, "append", noting)
+    monkeypatch.setattr(FileWriter, "append", noting)
     column = pa.array([b"abc", b"de"])
     begun = writing.records_sink(tmp_path / "target").begin()
     begun.commit([begun.write(0, [pa.record_batch({"content": column})])])
