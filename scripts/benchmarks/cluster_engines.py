@@ -49,7 +49,7 @@ class Ray(Engine):
         import ray
 
         ray.init(
-            num_cpus=CORES, include_dashboard=False, log_to_driver=False,
+            "local", num_cpus=CORES, include_dashboard=False, log_to_driver=False,
             logging_level="error", _node_ip_address="127.0.0.1",
         )  # fmt: skip
         context = ray.data.DataContext.get_current()
