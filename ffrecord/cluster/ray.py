@@ -56,6 +56,9 @@ TASKS_PER_CPU = 4
 SMALLEST_TASK = 4 << 20
 """Smaller tasks cost Ray more time than they take."""
 
+STUB = "__bsp_stub"
+"""Ray's name of a hidden column. Blocks without columns, as `count` wants, have no rows in Ray."""
+
 RETRIES = 3
 """Times that a task is run again when its worker or node was killed."""
 
@@ -212,7 +215,10 @@ class _Source(Datasource):  # type: ignore[misc]
 
 def _blocks(task: reading.ReadTask) -> Iterator[pa.Table]:
     for batch in task.batches():
-        yield pa.Table.from_batches([batch])
+        table = pa.Table.from_batches([batch])
+        if not table.num_columns:
+            table = table.append_column(STUB, pa.nulls(batch.num_rows))
+        yield table
 
 
 def _overhead(rows: int, schema: pa.Schema) -> int:
@@ -255,17 +261,20 @@ def write_records(
     dataset: ray.data.Dataset,
     target: Path,
     column: str = "content",
-    **ray_options: Any,
+    *,
+    ray_options: Mapping[str, Any] | None = None,
+    **remote: Unpack[RemoteOptions],
 ) -> WriteReport:
     """Write a column of a dataset of Ray as records: see `writing.records_sink`.
 
     Args:
         dataset: the dataset of Ray.
-        target: the new folder. All nodes must see it.
+        target: the new folder, which all nodes must see, or its URL.
         column: the column of the records: binary or string, without nulls.
-        ray_options: arguments of `Dataset.write_datasink`, such as `concurrency`.
+        ray_options: further arguments of `Dataset.write_datasink`, such as `concurrency`.
+        remote: options for URLs, as for `FileReader`. They are sent to the workers.
     """
-    return _write(dataset, writing.records_sink(target, column), ray_options)
+    return _write(dataset, writing.records_sink(target, column, **remote), ray_options)
 
 
 def write_folder(
@@ -275,20 +284,24 @@ def write_folder(
     content: str = "content",
     mode: str | None = "mode",
     mtime: str | None = "mtime",
-    **ray_options: Any,
+    *,
+    ray_options: Mapping[str, Any] | None = None,
+    **remote: Unpack[RemoteOptions],
 ) -> WriteReport:
     """Write a dataset of Ray as a packed folder in shards: see `writing.folder_sink`.
 
     Args:
         dataset: the dataset of Ray.
-        target: the new folder of shards. All nodes must see it.
+        target: the new folder of shards, which all nodes must see, or its URL.
         path: the column of the paths, each only once.
         content: the column of the contents.
         mode: the column of the permissions, if there is one.
         mtime: the column of the times of modification, if there is one.
-        ray_options: arguments of `Dataset.write_datasink`, such as `concurrency`.
+        ray_options: further arguments of `Dataset.write_datasink`, such as `concurrency`.
+        remote: options for URLs, as for `FileReader`. They are sent to the workers.
     """
-    return _write(dataset, writing.folder_sink(target, path, content, mode, mtime), ray_options)
+    sink = writing.folder_sink(target, path, content, mode, mtime, **remote)
+    return _write(dataset, sink, ray_options)
 
 
 def write_dataset(
@@ -296,25 +309,28 @@ def write_dataset(
     target: Path,
     spec: Mapping[str, str] | None = None,
     encoders: Mapping[str, Encoder] | None = None,
-    **ray_options: Any,
+    *,
+    ray_options: Mapping[str, Any] | None = None,
+    **remote: Unpack[RemoteOptions],
 ) -> WriteReport:
     """Write a dataset of Ray as a dataset with typed fields, in shards: see `writing.dataset_sink`.
 
     Args:
         dataset: the dataset of Ray.
-        target: the new folder. All nodes must see it.
+        target: the new folder, which all nodes must see, or its URL.
         spec: the type of each field. By default the types follow from those of the columns.
         encoders: a function for each type name, as for `DatasetWriter`.
-        ray_options: arguments of `Dataset.write_datasink`, such as `concurrency`.
+        ray_options: further arguments of `Dataset.write_datasink`, such as `concurrency`.
+        remote: options for URLs, as for `FileReader`. They are sent to the workers.
     """
-    return _write(dataset, writing.dataset_sink(target, spec, encoders), ray_options)
+    return _write(dataset, writing.dataset_sink(target, spec, encoders, **remote), ray_options)
 
 
-def _write(dataset: ray.data.Dataset, sink: Sink, options: Mapping[str, Any]) -> WriteReport:
+def _write(dataset: ray.data.Dataset, sink: Sink, options: Mapping[str, Any] | None) -> WriteReport:
     # Begun before anything is computed, so that a target that exists is refused now.
     datasink = _Sink(sink.begin())
     try:
-        dataset.write_datasink(datasink, **options)
+        dataset.write_datasink(datasink, **(options or {}))
     except BaseException:  # Ray does not tell a sink about an interrupt
         datasink.sink.abort()
         raise

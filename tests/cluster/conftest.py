@@ -1,4 +1,4 @@
-"""Folders that every engine packs, and the bytes that a single process makes of them.
+"""What all tests of the engines share: a folder to pack, its packed bytes, and a store.
 
 Engines stay on loopback, and tell nobody that they are used.
 """
@@ -6,11 +6,16 @@ Engines stay on loopback, and tell nobody that they are used.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import obstore
 import pytest
 
 from ffrecord import pack_folder
+from tests.remote.buckets import ask, bucket, keys
+from tests.remote.servers import moto
 from tests.support import trees
 from tests.support.executors import files_in
 
@@ -18,6 +23,7 @@ os.environ.update({
     "RAY_USAGE_STATS_ENABLED": "0",
     # Without "clusters", Ray takes 127.0.0.1 as the address of this machine.
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+    "RAY_DATA_LOG_LEVEL": "WARNING",  # otherwise a failed test shows thousands of lines
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # otherwise Ray warns about its next version
 })  # fmt: skip
 
@@ -35,3 +41,22 @@ def alone(many: Path) -> dict[str, bytes]:
     """Pack the folder in this process; return the bytes of the shards."""
     pack_folder(many, many.with_name("alone"), shard_size=SHARD_SIZE)
     return files_in(many.with_name("alone"))
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[str]:
+    """Run an S3 server with a bucket, and yield its URL."""
+    with moto({}) as url:
+        ask(f"{url}/bucket", "PUT")
+        yield url
+
+
+@pytest.fixture
+def remote(server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Return the options for an empty bucket."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    obstore.delete(bucket(server), keys(server))
+    return {"storage_options": {
+        "access_key_id": "key", "secret_access_key": "SECRET", "endpoint": server,
+        "region": "us-east-1",
+    }}  # fmt: skip

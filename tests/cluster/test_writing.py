@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import obstore
 import pyarrow as pa
 import pytest
 
@@ -33,9 +32,8 @@ from ffrecord import (
 from ffrecord.cluster import reading, writing
 from ffrecord.cluster.writing import Receipt, Sink
 from ffrecord.plan.work_prefix import WorkPrefix
-from tests.remote.buckets import ask, bucket, keys
 from tests.remote.buckets import content as stored
-from tests.remote.servers import moto
+from tests.remote.buckets import keys
 from tests.support import kills, trees
 from tests.support.executors import files_in
 from tests.support.packing import require_valid
@@ -469,24 +467,6 @@ def test_values_are_written_without_an_object_for_each(
 
 
 # ---- targets in a store ------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[str]:
-    with moto({}) as url:
-        ask(f"{url}/bucket", "PUT")
-        yield url
-
-
-@pytest.fixture
-def remote(server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """Return the options for an empty bucket."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    obstore.delete(bucket(server), keys(server))
-    return {"storage_options": {
-        "access_key_id": "key", "secret_access_key": "SECRET", "endpoint": server,
-        "region": "us-east-1",
-    }}  # fmt: skip
 
 
 def test_a_target_in_a_store_has_the_same_rows_and_shards(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from ffrecord import PackedFolder
 from ffrecord.archive.audit import audit
@@ -24,8 +25,8 @@ def contents(archive: Path) -> dict[str, bytes]:
         return {name: folder.read_one(name).tobytes() for name in folder}
 
 
-def require_valid(archive: Path) -> None:
+def require_valid(archive: Path | str, **remote: Any) -> None:
     """Check that an archive opens, its index is valid and every record matches its checksum."""
-    with PackedFolder(archive) as folder:
+    with PackedFolder(archive, **remote) as folder:
         audit(folder.archive)
         folder.reader.read(range(folder.reader.n))
