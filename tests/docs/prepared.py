@@ -99,11 +99,18 @@ def _bucket(place: Path) -> Iterator[dict[str, str]]:
         yield variables
 
 
+@contextlib.contextmanager
+def _engines(place: Path) -> Iterator[dict[str, str]]:
+    """Do the same as `_bucket`, and keep Spark on loopback."""
+    with _bucket(place) as variables:
+        yield {**variables, "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_LOCAL_HOSTNAME": "localhost"}
+
+
 SERVE: dict[str, Callable[[Path], contextlib.AbstractContextManager[dict[str, str]]]] = {
     "README.md": _empty_bucket,
     "docs/comparison.md": _empty_bucket,
     "docs/remote.md": _bucket,
-    "docs/cluster.md": _bucket,
+    "docs/cluster.md": _engines,
 }
 """Page -> servers that its blocks need; the variables that lead to them."""
 
