@@ -48,6 +48,11 @@ if TYPE_CHECKING:
 
     from ffrecord.remote.options import RemoteOptions
 
+__all__ = [
+    "read_dataset", "read_folder", "read_records", "write_dataset", "write_folder",
+    "write_records",
+]  # fmt: skip
+
 Converter: TypeAlias = Callable[[Any], Any]
 Columns: TypeAlias = "dict[str, Converter | None]"
 

@@ -35,6 +35,7 @@ from ffrecord import (
     FileWriter,
     MissingPackageError,
     PackedFolder,
+    SampleChecksumError,
     ShardedDatasetReader,
     ShardedDatasetWriter,
     SpecError,
@@ -42,11 +43,13 @@ from ffrecord import (
     write_dataset,
 )
 from ffrecord.archive import planned
+from ffrecord.cluster import reading
 from ffrecord.cluster.spark import FFRecordDataSource, SparkExecutor, register
 from ffrecord.format.index import INDEX_NAME
 from ffrecord.format.records import part_name
 from tests.cluster.conftest import SHARD_SIZE
-from tests.remote import servers
+from tests.remote.buckets import ask, bucket
+from tests.remote.servers import moto
 from tests.support import handmade, spark, trees
 from tests.support.executors import files_in
 from tests.support.packing import contents, require_valid
@@ -96,22 +99,18 @@ def load(session: SparkSession, path: Path, **options: Any) -> DataFrame:
     return session.read.format("ffrecord").options(**options).load(str(path))
 
 
+def table(source: reading.Source) -> pa.Table:
+    """Read all rows in this process."""
+    batches = (batch for task in source.tasks() for batch in task.batches())
+    return pa.Table.from_batches(batches, source.schema)
+
+
 def tasks(frame: DataFrame) -> int:
     """Return how many tasks Spark plans for a query."""
     return int(frame.rdd.getNumPartitions())
 
 
 # ---- the executor ------------------------------------------------------------------------------
-
-
-def test_its_executor_packs_the_bytes_of_one_process(
-    session: SparkSession, many: Path, alone: dict[str, bytes], tmp_path: Path
-) -> None:
-    with SparkExecutor(session) as executor:
-        report = pack_folder(many, tmp_path / "shards", shard_size=SHARD_SIZE, executor=executor)
-    assert report.shards == len(alone) - 1
-    assert files_in(tmp_path / "shards") == alone
-    assert os.listdir(tmp_path) == ["shards"]
 
 
 class Points:
@@ -187,12 +186,13 @@ class KillingExecutor(SparkExecutor):
         return super().submit(call_with_kill, self.flag, fn, *args, **kwargs)
 
 
-def test_a_killed_executor_changes_nothing(
+def test_its_executor_packs_the_bytes_of_one_process_though_one_of_sparks_is_killed(
     session: SparkSession, many: Path, alone: dict[str, bytes], tmp_path: Path
 ) -> None:
     with KillingExecutor(session) as executor:
         executor.flag = tmp_path / "flag"
-        pack_folder(many, tmp_path / "shards", shard_size=SHARD_SIZE, executor=executor)
+        report = pack_folder(many, tmp_path / "shards", shard_size=SHARD_SIZE, executor=executor)
+    assert report.shards == len(alone) - 1
     assert files_in(tmp_path / "shards") == alone
     assert sorted(os.listdir(tmp_path)) == ["flag", "shards"]
 
@@ -238,19 +238,23 @@ def test_datapoints_are_read_with_their_fields(session: SparkSession, points: Pa
 def test_objects_of_a_store_are_read_and_written_with_its_options(
     session: SparkSession, records: Path, points: Path
 ) -> None:
-    with servers.s3() as server:
+    with moto({}) as url:
+        ask(f"{url}/bucket", "PUT")
+        options = {
+            "access_key_id": "key", "secret_access_key": "SECRET", "endpoint": url,
+            "region": "us-east-1",
+        }  # fmt: skip
         for top in (records, points):
             for path in [top] if top.is_file() else [p for p in top.rglob("*") if p.is_file()]:
-                obstore.put(server.store, str(path.relative_to(top.parent)), path)
+                obstore.put(bucket(url), str(path.relative_to(top.parent)), path)
         reader = session.read.format("ffrecord").option("partitions", 3)
-        reader = reader.option("storage_options", json.dumps(server.options))
+        reader = reader.option("storage_options", json.dumps(options))
         rows = reader.load("s3://bucket/records.ffr").where("number < 20").collect()
         assert [(row.number, bytes(row.content)) for row in rows] == list(enumerate(RECORDS[:20]))
         frame = reader.load("s3://bucket/points")
-        assert frame.collect() == load(session, points).collect()
-        options = json.dumps(server.options)
-        save(frame.coalesce(1), "s3://bucket/copy", storage_options=options)
-        assert reader.load("s3://bucket/copy").collect() == frame.collect()
+        save(frame, "s3://bucket/copy", storage_options=json.dumps(options))
+        copy = reading.dataset("s3://bucket/copy", storage_options=options)
+        assert table(copy) == table(reading.dataset(points))
 
 
 # ---- reading less ------------------------------------------------------------------------------
@@ -285,12 +289,13 @@ def test_a_filter_on_the_number_reads_only_these_records(
     session: SparkSession, records: Path, tmp_path: Path
 ) -> None:
     damaged = load(session, damaged_copy(records, tmp_path, range(500, 520)), partitions=10)
-    assert tasks(damaged) == 10
     some = damaged.where("number >= 500 AND number < 520 AND length(content) > 0")
-    assert tasks(damaged.where("number = 502")) == 1
+    assert (tasks(damaged), tasks(damaged.where("number = 502"))) == (10, 1)
     expected = [(number, RECORDS[number]) for number in range(500, 520) if RECORDS[number]]
     assert [(row.number, bytes(row.content)) for row in some.collect()] == expected
-    with pytest.raises(PySparkException, match=r"record \d+ is damaged"):
+    with pytest.raises(
+        PySparkException, match=r"SampleChecksumError: .*damaged: record \d+ is damaged"
+    ):
         damaged.collect()
     assert damaged.where("number = 5000").collect() == []
 
@@ -303,14 +308,14 @@ def test_a_filter_on_the_path_reads_only_these_files(
     with PackedFolder(damaged) as folder:
         first = list(folder.glob("0/00/*"))[:3]
     frame = load(session, damaged)
-    for condition in (
+    conditions = (
         frame.path.isin(first),
         frame.path.startswith("0/00/") & (frame.path <= first[2]),
-    ):
-        rows = frame.where(condition).collect()
-        assert {row.path: bytes(row.content) for row in rows} == {p: whole[p] for p in first}
-    with pytest.raises(PySparkException, match="is damaged"):
-        frame.where(frame.path.startswith("0/00/")).collect()
+    )
+    rows = frame.where(conditions[0]).union(frame.where(conditions[1])).collect()
+    assert [(row.path, bytes(row.content)) for row in rows] == 2 * [(p, whole[p]) for p in first]
+    with pytest.raises(SampleChecksumError, match="is damaged"):
+        table(reading.folder(damaged, "0/00/*"))
 
 
 def test_columns_that_nobody_selects_are_not_read(
@@ -319,13 +324,13 @@ def test_columns_that_nobody_selects_are_not_read(
     """Spark does not tell a Python source the columns of a query. The schema tells them."""
     sizes = {path: len(content) for path, content in contents(archive).items()}
     copy = damaged_copy(archive, tmp_path)
-    for frame in (
-        load(session, copy, columns="size, path"),
-        session.read.format("ffrecord").schema("size LONG, path STRING").load(str(copy)),
-    ):
-        assert frame.columns == ["size", "path"]
-        assert {row.path: row.size for row in frame.collect()} == sizes
-        assert frame.where("size > 300").count() == sum(size > 300 for size in sizes.values())
+    frame = load(session, copy, columns="size, path")
+    assert frame.columns == ["size", "path"]
+    assert frame.where("size > 300").count() == sum(size > 300 for size in sizes.values())
+    frame = session.read.format("ffrecord").schema("size LONG, path STRING").load(str(copy))
+    assert {row.path: row.size for row in frame.collect()} == sizes
+    with pytest.raises(PySparkException, match="is damaged"):
+        load(session, copy).select("path").collect()
     shutil.rmtree(copy)
 
     dataset = tmp_path / "points"
@@ -334,15 +339,15 @@ def test_columns_that_nobody_selects_are_not_read(
         damage(path)
     numbers = load(session, dataset, columns="number").collect()
     assert [row.number for row in numbers] == list(range(ROWS))
-    with pytest.raises(PySparkException, match=r"noise\.ffr: record \d+ is damaged"):
-        load(session, dataset).collect()
+    with pytest.raises(SampleChecksumError, match=r"noise\.ffr: record \d+ is damaged"):
+        table(reading.dataset(dataset))
 
 
 def test_a_pattern_selects_files(session: SparkSession, archive: Path) -> None:
     expected = {path for path in contents(archive) if path.startswith("3/03/")}
-    frame = load(session, archive, pattern="3/03/*", columns="path")
-    assert {row.path for row in frame.collect()} == expected
-    assert load(session, archive, pattern="nothing").collect() == []
+    some = load(session, archive, pattern="3/03/*", columns="path")
+    none = load(session, archive, pattern="nothing", columns="path")
+    assert {row.path for row in some.union(none).collect()} == expected
 
 
 def test_without_pushdown_spark_filters_by_itself(session: SparkSession, records: Path) -> None:
@@ -362,22 +367,23 @@ def save(frame: DataFrame, target: Path | str, mode: str = "append", **options: 
     frame.write.format("ffrecord").mode(mode).options(**options).save(str(target))
 
 
-def record_shards(frame: DataFrame, folder: Path) -> dict[str, bytes]:
+def record_shards(source: reading.Source, count: int, folder: Path) -> dict[str, bytes]:
     """Write the contents of each partition in this process; return the bytes of the shards."""
     folder.mkdir()
-    for number, rows in enumerate(frame.rdd.glom().collect()):
+    for number, task in enumerate(source.tasks(count)):
         with FileWriter(folder / part_name(number)) as writer:
-            writer.write([bytes(row.content) for row in rows])
+            for batch in task.batches():
+                writer.write([content.as_buffer() for content in batch["content"]])
     return files_in(folder)
 
 
 def test_records_are_written_with_the_bytes_of_one_process(
     session: SparkSession, records: Path, tmp_path: Path
 ) -> None:
-    frame = load(session, records, partitions=3)
-    save(frame, tmp_path / "copy")
-    assert files_in(tmp_path / "copy") == record_shards(frame, tmp_path / "expected")
-    assert sorted(os.listdir(tmp_path)) == ["copy", "expected"]
+    save(load(session, records, partitions=3), tmp_path / "copy")
+    assert os.listdir(tmp_path) == ["copy"]
+    expected = record_shards(reading.records(records), 3, tmp_path / "expected")
+    assert files_in(tmp_path / "copy") == expected
     with FileReader(tmp_path / "copy") as reader:
         assert [record.tobytes() for record in reader] == RECORDS
 
@@ -401,26 +407,30 @@ def test_files_are_written_with_the_contents_and_attributes_of_the_source(
     assert os.listdir(tmp_path) == ["copy"]
     require_valid(tmp_path / "copy")
     assert contents(tmp_path / "copy") == contents(archive)
-    copy = {row.path: row for row in load(session, tmp_path / "copy").drop("content").collect()}
-    assert copy == {row.path: row for row in frame.drop("content").collect()}
-    shards = record_shards(frame, tmp_path / "expected")
+    columns = ["path", "size", "mode", "mtime"]
+    copy, whole = (
+        table(reading.folder(path, columns=columns)).sort_by("path")
+        for path in (tmp_path / "copy", archive)
+    )
+    of_spark = whole.schema.set(3, pa.field("mtime", pa.timestamp("us", "UTC")))
+    assert copy == whole.cast(of_spark, safe=False).cast(whole.schema)
+    shards = record_shards(reading.folder(archive), 4, tmp_path / "expected")
     assert {**files_in(tmp_path / "copy"), **shards} == files_in(tmp_path / "copy")
 
 
 def test_a_dataset_is_written_with_the_bytes_of_one_process(
     session: SparkSession, points: Path, tmp_path: Path
 ) -> None:
-    frame = load(session, points, partitions=3)
-    save(frame, tmp_path / "copy")
+    save(load(session, points, partitions=3), tmp_path / "copy")
     assert os.listdir(tmp_path) == ["copy"]
     first = 0
-    for number, rows in enumerate(frame.rdd.glom().collect()):
+    for number, task in enumerate(reading.dataset(points).tasks(3)):
         with DatasetWriter(tmp_path / "expected", SPEC) as writer:
-            for row in range(first, first + len(rows)):
+            for row in range(first, first + task.rows):
                 writer.append(datapoint(row))
         assert files_in(tmp_path / "copy" / f"{number:06}") == files_in(tmp_path / "expected")
         shutil.rmtree(tmp_path / "expected")
-        first += len(rows)
+        first += task.rows
     assert (first, number) == (ROWS, 2)
 
 
@@ -453,7 +463,8 @@ def test_an_executor_killed_while_it_writes_changes_nothing(
     passed = frame.mapInArrow(functools.partial(end_executor, tmp_path / "flag"), frame.schema)
     save(passed, tmp_path / "copy")
     assert sorted(os.listdir(tmp_path)) == ["copy", "flag"]
-    assert files_in(tmp_path / "copy") == record_shards(frame, tmp_path / "expected")
+    expected = record_shards(reading.records(records), 4, tmp_path / "expected")
+    assert files_in(tmp_path / "copy") == expected
 
 
 def fail_at_the_end(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -489,12 +500,6 @@ def test_missing_packages_are_named_with_the_extra(
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(MissingPackageError, match=r"pip install 'ffrecord\[spark\]'"):
         importlib.import_module("ffrecord.cluster.spark")
-
-
-def test_a_damaged_record_is_named(session: SparkSession, records: Path, tmp_path: Path) -> None:
-    damaged = damaged_copy(records, tmp_path, range(7))
-    with pytest.raises(PySparkException, match=r"SampleChecksumError: .*damaged: record 7 is dam"):
-        load(session, damaged).collect()
 
 
 # ---- options: no query is needed to check them ---------------------------------------------------

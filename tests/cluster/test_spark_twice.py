@@ -17,8 +17,7 @@ from pyspark.sql import SparkSession
 from ffrecord import pack_folder
 from ffrecord.archive import planned
 from ffrecord.cluster.spark import SparkExecutor, register
-from tests.cluster.conftest import SHARD_SIZE
-from tests.support import handmade, spark
+from tests.support import handmade, spark, trees
 from tests.support.executors import files_in
 
 RECORDS = handmade.random_records([0, 1, 70_000, 4096, 300] * 20, seed=4)
@@ -104,11 +103,15 @@ class TwiceExecutor(SparkExecutor):
 
 
 def test_a_call_that_runs_twice_at_once_changes_nothing(
-    session: SparkSession, many: Path, alone: dict[str, bytes], tmp_path: Path
+    session: SparkSession, tmp_path: Path
 ) -> None:
+    tree = trees.plain_tree(
+        tmp_path / "tree", {f"{number:03}": trees.content(900, number) for number in range(100)}
+    )
+    pack_folder(tree, tmp_path / "alone", shard_size="20kB")
     os.mkfifo(tmp_path / "fifo")
     with TwiceExecutor(session) as executor:
         executor.fifo = tmp_path / "fifo"
-        pack_folder(many, tmp_path / "shards", shard_size=SHARD_SIZE, executor=executor)
-    assert files_in(tmp_path / "shards") == alone
-    assert sorted(os.listdir(tmp_path)) == ["fifo", "shards"]
+        pack_folder(tree, tmp_path / "shards", shard_size="20kB", executor=executor)
+    assert files_in(tmp_path / "shards") == files_in(tmp_path / "alone")
+    assert sorted(os.listdir(tmp_path)) == ["alone", "fifo", "shards", "tree"]

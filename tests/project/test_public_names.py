@@ -26,8 +26,13 @@ STORED = Path(__file__).with_name("public_names.txt")
 MODULES = (
     "ffrecord", "ffrecord.convert", "ffrecord.dataset", "ffrecord.errors", "ffrecord.fileio",
     "ffrecord.fsspec", "ffrecord.package", "ffrecord.torch", "ffrecord.utils", "ffrecord.view",
-    "ffrecord_fuse",
+    "ffrecord_fuse", "ffrecord.cluster.dask", "ffrecord.cluster.ray", "ffrecord.cluster.spark",
 )  # fmt: skip
+NEEDS = {
+    "ffrecord.cluster.dask": "dask", "ffrecord.cluster.ray": "ray",
+    "ffrecord.cluster.spark": "pyspark", "ffrecord.fsspec": "fsspec", "ffrecord.torch": "torch",
+}  # fmt: skip
+"""Modules that import another package, which may not be installed."""
 PLAIN = (bool, int, float, str, bytes, type(None))
 SPECIAL = (
     "__call__", "__contains__", "__enter__", "__exit__", "__getitem__", "__getitems__", "__iter__",
@@ -108,8 +113,7 @@ def members_of(class_: type) -> Iterator[str]:
 def first_place(name: str, value: object, module_name: str) -> str:
     """Return the first earlier module with the same object under the same name, or ""."""
     for other in MODULES[: MODULES.index(module_name)]:
-        # importing these imports other packages, which may not be installed
-        if other not in ("ffrecord.fsspec", "ffrecord.torch") and vars_of(other).get(name) is value:
+        if other not in NEEDS and vars_of(other).get(name) is value:
             return other
     return ""
 
@@ -148,8 +152,8 @@ def stored(module_name: str) -> list[str]:
 
 @pytest.mark.parametrize("module_name", MODULES)
 def test_public_names_have_the_signatures_of_the_list(module_name: str) -> None:
-    if module_name in ("ffrecord.fsspec", "ffrecord.torch"):
-        pytest.importorskip(module_name.partition(".")[2])
+    if module_name in NEEDS:
+        pytest.importorskip(NEEDS[module_name])
     now, then = set(lines_of(module_name)), set(stored(module_name))
     assert (sorted(then - now), sorted(now - then)) == ([], []), "(lost or changed, new)"
 

@@ -23,6 +23,8 @@ from tests.support.patience import PATIENCE
 
 CLUSTER = "local-cluster[2,1,1024]"
 """Two executors with one core and 1 GiB each."""
+JAVA = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+"""Options with which a process of Java that lives a minute needs least processor time."""
 MARK = "FFRECORD_TEST_SPARK"
 """Variable in the environment of all processes of a session, by which the end finds them."""
 
@@ -41,6 +43,12 @@ def environment(folder: Path) -> Iterator[None]:
         patch.setenv("SPARK_LOCAL_HOSTNAME", "localhost")
         patch.setenv("PYSPARK_PYTHON", sys.executable)
         patch.setenv("PYTHONPATH", str(ROOT), prepend=os.pathsep)
+        # Spark starts many processes at once. They use the byte code that was installed with the
+        # packages, instead of compiling it again for the folder of this test run.
+        patch.delenv("PYTHONPYCACHEPREFIX", raising=False)
+        patch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+        for each in ("SPARK_DAEMON_JAVA_OPTS", "SPARK_LAUNCHER_OPTS"):
+            patch.setenv(each, JAVA)
         patch.setenv(MARK, str(folder))
         yield
     wait_for_end(str(folder))
@@ -55,7 +63,10 @@ def session(folder: Path, master: str = CLUSTER, **options: str) -> Iterator[Spa
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.host": "localhost",
         "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.extraJavaOptions": JAVA,
+        "spark.executor.extraJavaOptions": JAVA,
         "spark.executorEnv.PYTHONPATH": os.environ["PYTHONPATH"],
+        "spark.sql.shuffle.partitions": "2",
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         **options,
     }
