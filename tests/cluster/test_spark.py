@@ -169,8 +169,9 @@ def end_once(flag: Path, task: planned.PackTask, path: str) -> Any:
     return write_shard(task, path)
 
 
-def call_with_kill(flag: Path, function: Callable[..., Any], *arguments: Any) -> Any:
-    planned._write_shard = functools.partial(end_once, flag)
+def call_with(write: Callable[..., Any], function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a function. If it writes a shard, let another function do that."""
+    planned._write_shard = write
     try:
         return function(*arguments)
     finally:
@@ -183,7 +184,8 @@ class KillingExecutor(SparkExecutor):
     flag: Path
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        return super().submit(call_with_kill, self.flag, fn, *args, **kwargs)
+        write = functools.partial(end_once, self.flag)
+        return super().submit(call_with, write, fn, *args, **kwargs)
 
 
 def test_its_executor_packs_the_bytes_of_one_process_though_one_of_sparks_is_killed(
@@ -195,6 +197,42 @@ def test_its_executor_packs_the_bytes_of_one_process_though_one_of_sparks_is_kil
     assert report.shards == len(alone) - 1
     assert files_in(tmp_path / "shards") == alone
     assert sorted(os.listdir(tmp_path)) == ["flag", "shards"]
+
+
+def meet(fifo: Path, waits: bool, task: planned.PackTask, path: str) -> Any:
+    """Write a shard; in the middle of shard number 3, meet the other call that writes it."""
+    if task.number == 3:
+        Path(path).write_bytes(b"half a shard")
+        if waits:
+            fifo.read_bytes()
+        else:
+            fifo.write_bytes(b"")
+    return write_shard(task, path)
+
+
+class DoublingExecutor(SparkExecutor):
+    """An executor that runs each call twice at once, as two jobs."""
+
+    fifo: Path
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        one, other = (functools.partial(meet, self.fifo, waits) for waits in (True, False))
+        super().submit(call_with, one, fn, *args, **kwargs)
+        return super().submit(call_with, other, fn, *args, **kwargs)
+
+
+def test_calls_that_run_twice_at_once_change_nothing(session: SparkSession, tmp_path: Path) -> None:
+    tree = trees.plain_tree(
+        tmp_path / "tree", {f"{number:03}": trees.content(900, number) for number in range(60)}
+    )
+    pack_folder(tree, tmp_path / "alone", shard_size="10kB")
+    os.mkfifo(tmp_path / "fifo")
+    with DoublingExecutor(session) as executor:
+        executor.fifo = tmp_path / "fifo"
+        report = pack_folder(tree, tmp_path / "shards", shard_size="10kB", executor=executor)
+    assert report.shards > 4
+    assert files_in(tmp_path / "shards") == files_in(tmp_path / "alone")
+    assert sorted(os.listdir(tmp_path)) == ["alone", "fifo", "shards", "tree"]
 
 
 # ---- reading -----------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from ffrecord.cluster.spark import SparkExecutor, register
 from tests.support import handmade, spark, trees
 from tests.support.executors import files_in
 
+pytestmark = pytest.mark.long  # a cluster of two hosts starts, and Spark waits before it repeats
 RECORDS = handmade.random_records([0, 1, 70_000, 4096, 300] * 20, seed=4)
 
 

@@ -47,8 +47,8 @@ def environment(folder: Path) -> Iterator[None]:
         # packages, instead of compiling it again for the folder of this test run.
         patch.delenv("PYTHONPYCACHEPREFIX", raising=False)
         patch.setenv("PYTHONDONTWRITEBYTECODE", "1")
-        for each in ("SPARK_DAEMON_JAVA_OPTS", "SPARK_LAUNCHER_OPTS"):
-            patch.setenv(each, JAVA)
+        patch.setenv("SPARK_DAEMON_JAVA_OPTS", JAVA)
+        patch.setenv("SPARK_LAUNCHER_OPTS", JAVA)
         patch.setenv(MARK, str(folder))
         yield
     wait_for_end(str(folder))
