@@ -1,4 +1,4 @@
-"""What all tests of the engines share: a folder to pack, its packed bytes, and a store.
+"""Fixtures that all engines share: a folder to pack, its packed bytes, and a store.
 
 Engines stay on loopback, and tell nobody that they are used.
 """

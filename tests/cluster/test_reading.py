@@ -147,11 +147,11 @@ def test_conditions_on_the_number_select_records(
 def test_a_task_of_many_batches_gives_the_same(
     top: Path, contents: list[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(source, "BATCH_BYTES", 10_000)
-    monkeypatch.setattr(source, "BATCH_ROWS", 7)
+    monkeypatch.setattr(source, "BATCH_BYTES", 50_000)
+    monkeypatch.setattr(source, "BATCH_ROWS", 20)
     (task,) = reading.records(top / "records").tasks(1)
     batches = list(task.batches())
-    assert max(batch.num_rows for batch in batches) <= 7
+    assert max(batch.num_rows for batch in batches) == 20
     assert [each for batch in batches for each in batch["content"].to_pylist()] == contents
     found = table(reading.folder(top / "shards"), 1)
     assert found.equals(table(reading.folder(top / "shards")))
