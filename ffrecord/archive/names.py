@@ -11,9 +11,6 @@ import base64
 import errno
 import os
 
-from ffrecord.errors import ConversionError
-from ffrecord.format.index import DEEPEST, LONGEST_NAME
-
 NO_WORKING_FOLDER = "the working directory was deleted; pass an absolute path"
 
 
@@ -58,31 +55,3 @@ def json_facts(key: str, text: str) -> dict[str, str]:
     except UnicodeEncodeError:
         return {key: text, f"{key}_base64": base64.b64encode(to_bytes(text)).decode()}
     return {key: text}
-
-
-def split_path(path: bytes) -> list[bytes]:
-    """Return the names in an entry's path; an empty list for the top folder.
-
-    Raises:
-        ConversionError: The path leads out of the top folder, or is not a valid path.
-    """
-    if not path:
-        return []
-    names = path.split(b"/")
-    for name in names:
-        reason = ""
-        if name in (b"", b".", b".."):
-            reason = "it contains an empty name, '.' or '..'"
-        elif b"\0" in name:
-            reason = "it contains a NUL"
-        elif len(name) > LONGEST_NAME:
-            reason = f"it contains a name of {len(name)} bytes; the limit is {LONGEST_NAME}"
-        if reason:
-            raise ConversionError(
-                f"{to_text(path)[:200]!r}: not a path inside the target folder: {reason}"
-            )
-    if len(names) > DEEPEST:
-        raise ConversionError(
-            f"{to_text(path)[:200]!r}…: {len(names)} levels of folders; the limit is {DEEPEST}"
-        )
-    return names

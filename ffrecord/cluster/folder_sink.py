@@ -21,8 +21,8 @@ import pyarrow.compute as pc
 from ffrecord.archive.index import ROOT
 from ffrecord.archive.index.build import Shard, Tree
 from ffrecord.archive.index.columns import MISSING
-from ffrecord.archive.index.unordered import UnorderedEntries
-from ffrecord.archive.names import split_path, to_text
+from ffrecord.archive.index.unordered import UnorderedEntries, split_path
+from ffrecord.archive.names import to_text
 from ffrecord.archive.packer import header_crc, write_index
 from ffrecord.cluster.columns import Values, bytes_of, column_of
 from ffrecord.cluster.folder import MODE, MTIME, PATH, PERMISSIONS

@@ -1,4 +1,4 @@
-"""`UnorderedEntries`: entries that arrive in any order, and the `Tree` that is made of them."""
+"""Entries that arrive in any order, and the `Tree` that is made of them."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ import numpy as np
 from ffrecord.archive.index.build import Tree, Xattrs
 from ffrecord.archive.index.columns import MISSING, RowTable
 from ffrecord.archive.index.lookup import ROOT
+from ffrecord.archive.names import to_text
+from ffrecord.errors import ConversionError
+from ffrecord.format.index import DEEPEST, LONGEST_NAME
 
 
 class UnorderedEntries:
@@ -72,3 +75,31 @@ def _copy_inode(found: Tree, inode: int, tree: Tree) -> int:
     if stat.S_ISLNK(found.mode[inode]):
         tree.targets[number] = found.targets[inode]
     return number
+
+
+def split_path(path: bytes) -> list[bytes]:
+    """Return the names in an entry's path; an empty list for the top folder.
+
+    Raises:
+        ConversionError: The path leads out of the top folder, or is not a valid path.
+    """
+    if not path:
+        return []
+    names = path.split(b"/")
+    for name in names:
+        reason = ""
+        if name in (b"", b".", b".."):
+            reason = "it contains an empty name, '.' or '..'"
+        elif b"\0" in name:
+            reason = "it contains a NUL"
+        elif len(name) > LONGEST_NAME:
+            reason = f"it contains a name of {len(name)} bytes; the limit is {LONGEST_NAME}"
+        if reason:
+            raise ConversionError(
+                f"{to_text(path)[:200]!r}: not a path inside the target folder: {reason}"
+            )
+    if len(names) > DEEPEST:
+        raise ConversionError(
+            f"{to_text(path)[:200]!r}…: {len(names)} levels of folders; the limit is {DEEPEST}"
+        )
+    return names

@@ -20,8 +20,8 @@ from ffrecord.archive.counts import Counts, count_index
 from ffrecord.archive.index import ROOT
 from ffrecord.archive.index.build import Xattrs
 from ffrecord.archive.index.columns import MISSING
-from ffrecord.archive.index.unordered import UnorderedEntries
-from ffrecord.archive.names import split_path, to_bytes, to_text
+from ffrecord.archive.index.unordered import UnorderedEntries, split_path
+from ffrecord.archive.names import to_bytes, to_text
 from ffrecord.archive.packer import write_index
 from ffrecord.archive.scan import LATEST_NS
 from ffrecord.archive.walk import descend

@@ -21,7 +21,8 @@ from typing import Any
 
 from ffrecord.aliases import Closing
 from ffrecord.archive.counts import Counts, count_name
-from ffrecord.archive.names import split_path, to_bytes, to_text
+from ffrecord.archive.index.unordered import split_path
+from ffrecord.archive.names import to_bytes, to_text
 from ffrecord.convert.files import STEP, PieceReader, open_new, open_to_read
 from ffrecord.convert.formats.webdataset import split_key
 from ffrecord.convert.shapes import ConvertOptions, FileEntry, NamedFiles, Written
