@@ -164,16 +164,20 @@ def _to_pandas(table: pa.Table, first: int) -> pd.DataFrame:
 
 
 def write_records(
-    rows: dask.bag.Bag | dask.dataframe.DataFrame, target: Path, column: str = "content"
+    rows: dask.bag.Bag | dask.dataframe.DataFrame,
+    target: Path,
+    column: str = "content",
+    **remote: Unpack[RemoteOptions],
 ) -> WriteReport:
     """Write a column of a collection as a folder of record files, one for each partition.
 
     Args:
         rows: a bag of dicts or of bytes, or a dataframe.
-        target: the new folder, on a file system that all workers share.
+        target: the new folder, on a file system that all workers share, or its URL.
         column: the key or column of the contents.
+        remote: options for URLs, as for `FileReader`. They are sent to the workers.
     """
-    return _write(rows, writing.records_sink(target, column), {column: PLAIN})
+    return _write(rows, writing.records_sink(target, column, **remote), {column: PLAIN})
 
 
 def write_folder(
@@ -183,19 +187,22 @@ def write_folder(
     content: str = "content",
     mode: str | None = "mode",
     mtime: str | None = "mtime",
+    **remote: Unpack[RemoteOptions],
 ) -> WriteReport:
     """Write a collection as a packed folder, with one shard for each partition.
 
     Args:
         rows: a bag of dicts, or a dataframe.
-        target: the new folder of shards, on a file system that all workers share.
+        target: the new folder of shards, on a file system that all workers share, or its URL.
         path: the key or column of the paths in the archive, each only once.
         content: the key or column of the contents.
         mode: the key or column of the permissions; files without it have mode 644.
         mtime: the key or column of the times of modification; files without it are from 1970.
+        remote: options for URLs, as for `FileReader`. They are sent to the workers.
     """
     types = {name: PLAIN for name in (path, content, mode, mtime) if name is not None}
-    return _write(rows, writing.folder_sink(target, path, content, mode, mtime), types)
+    sink = writing.folder_sink(target, path, content, mode, mtime, **remote)
+    return _write(rows, sink, types)
 
 
 def write_dataset(
@@ -203,19 +210,21 @@ def write_dataset(
     target: Path,
     spec: Mapping[str, str] | None = None,
     encoders: Mapping[str, Encoder] | None = None,
+    **remote: Unpack[RemoteOptions],
 ) -> WriteReport:
     """Write a collection as a dataset, with one shard for each partition.
 
     Args:
         rows: a bag of dicts, or a dataframe.
-        target: the new folder, on a file system that all workers share.
+        target: the new folder, on a file system that all workers share, or its URL.
         spec: the type of each field, as for `DatasetWriter`. A bag needs it. For a dataframe, the
             types follow from those of the columns by default.
         encoders: a function for each type name, as for `DatasetWriter`. They are pickled.
+        remote: options for URLs, as for `FileReader`. They are sent to the workers.
     """
     if spec is None and isinstance(rows, dask.bag.Bag):
         raise TypeError("a bag does not tell the types of its fields; pass spec")
-    sink = writing.dataset_sink(target, spec, encoders)
+    sink = writing.dataset_sink(target, spec, encoders, **remote)
     return _write(rows, sink, dict(spec or {}), encoders or codecs.encoders)
 
 

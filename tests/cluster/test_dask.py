@@ -316,6 +316,23 @@ def test_a_folder_is_written_with_the_bytes_of_one_process(
             assert (was.st_mode, was.st_mtime_ns) == (now.st_mode, now.st_mtime_ns)
 
 
+def test_all_kinds_go_to_a_store_and_back(
+    client: Client, records: Path, points: Path, remote: dict[str, Any], tmp_path: Path
+) -> None:
+    """Only the arguments have the credentials, so they must reach the workers."""
+    url = "s3://bucket"
+    bag = adapter.read_records(records, npartitions=2)
+    adapter.write_records(bag, f"{url}/records", **remote)
+    assert adapter.read_records(f"{url}/records", **remote).compute() == bag.compute()
+    files = [{"path": f"{number}", "content": b"%d" % number} for number in range(20)]
+    adapter.write_folder(dask.bag.from_sequence(files, npartitions=2), f"{url}/folder", **remote)
+    found = adapter.read_folder(f"{url}/folder", columns=["path", "content"], **remote).compute()
+    assert sorted(found, key=lambda file: int(file["path"])) == files
+    adapter.write_dataset(adapter.read_dataset(points), f"{url}/points", SPEC, **remote)
+    frame = adapter.read_dataset(f"{url}/points", **remote)
+    assert frame.compute().to_dict("records") == [row(number) for number in range(ROWS)]
+
+
 @pytest.mark.parametrize("kind", ["frame", "bag"])
 def test_a_dataset_is_written_with_the_bytes_of_one_process(
     kind: str, client: Client, points: Path, tmp_path: Path
