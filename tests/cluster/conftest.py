@@ -6,6 +6,7 @@ Engines stay on loopback, and tell nobody that they are used.
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,34 @@ os.environ.update({
 
 FILES = 20_000
 SHARD_SIZE = "300kB"
+LIMIT = 300  # seconds for a test; the longest takes ten
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _installed_byte_code() -> Iterator[None]:
+    """Let the engines' processes use the byte code that was installed with the packages.
+
+    Engines start many processes. With a folder of its own for byte code (see tests/conftest.py),
+    each process would compile the engine again, for ten seconds and more.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("PYTHONPYCACHEPREFIX", raising=False)
+        patch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+        yield
+
+
+@pytest.fixture(autouse=True)
+def _time_limit() -> Iterator[None]:
+    """Fail a test whose engine does not answer. Without workers, Dask would wait for ever."""
+
+    def stop(*_: object) -> None:
+        raise TimeoutError(f"the test has not ended within {LIMIT} s")
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.alarm(LIMIT)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
 
 
 @pytest.fixture(scope="session")

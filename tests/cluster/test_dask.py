@@ -23,6 +23,7 @@ import ffrecord
 from ffrecord import (
     ConversionError,
     FileReader,
+    FileWriter,
     MissingPackageError,
     PackedFolder,
     SampleChecksumError,
@@ -50,7 +51,9 @@ SHARDLEN = 250
 
 @pytest.fixture(scope="module")
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+    # A worker that was killed may take long to come back. Dask would give it up after 15 s.
     with (
+        dask.config.set({"distributed.deploy.lost-worker-timeout": f"{PATIENCE}s"}),
         LocalCluster(
             n_workers=2, threads_per_worker=1, processes=True, host="127.0.0.1",
             dashboard_address=None, worker_dashboard_address=None,
@@ -288,10 +291,11 @@ def test_records_are_written_with_the_bytes_of_one_process(
     assert (report.shards, report.rows) == (3, len(RECORDS))
     first = 0
     for number, size in enumerate(sizes):
-        alone = handmade.write_records(tmp_path / "alone", RECORDS[first : first + size])
+        with FileWriter(tmp_path / "alone") as writer:  # like a task, it knows no number beforehand
+            writer.write(RECORDS[first : first + size])
         for target in ("dicts", "bytes", "frame"):
             shard = tmp_path / target / f"PART_{number:05}.ffr"
-            assert shard.read_bytes() == alone.read_bytes()
+            assert shard.read_bytes() == (tmp_path / "alone").read_bytes()
         first += size
     with FileReader(tmp_path / "dicts") as reader:
         assert reader.n == len(RECORDS)

@@ -43,10 +43,6 @@ def environment(folder: Path) -> Iterator[None]:
         patch.setenv("SPARK_LOCAL_HOSTNAME", "localhost")
         patch.setenv("PYSPARK_PYTHON", sys.executable)
         patch.setenv("PYTHONPATH", str(ROOT), prepend=os.pathsep)
-        # Spark starts many processes at once. They use the byte code that was installed with the
-        # packages, instead of compiling it again for the folder of this test run.
-        patch.delenv("PYTHONPYCACHEPREFIX", raising=False)
-        patch.setenv("PYTHONDONTWRITEBYTECODE", "1")
         patch.setenv("SPARK_DAEMON_JAVA_OPTS", JAVA)
         patch.setenv("SPARK_LAUNCHER_OPTS", JAVA)
         patch.setenv(MARK, str(folder))
