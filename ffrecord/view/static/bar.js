@@ -14,9 +14,10 @@ export class Bar {
     this.about = about;
     this.jump = jump;
     this.crumbs = el("nav", { class: "crumbs", "aria-label": "Path" });
+    this.typing = debounced(300, () => this.typed());
     this.search = el("input", {
       type: "search", placeholder: hints[about.kind], "aria-label": hints[about.kind], spellcheck: false,
-      autocomplete: "off", oninput: debounced(300, () => this.typed()), onkeydown: (event) => this.key(event),
+      autocomplete: "off", oninput: this.typing, onkeydown: (event) => this.key(event),
     });
     this.problem = el("span", { class: "bad", role: "status" });
     this.views = el("span", { class: "views" });
@@ -61,12 +62,14 @@ export class Bar {
 
   async key(event) {
     if (event.key === "Escape") {
+      this.typing.cancel();
       this.search.value = "";
       this.typed();
       this.search.blur();
       event.stopPropagation();
     } else if (event.key === "Enter" && this.search.value.trim()) {
       event.preventDefault();
+      this.typing.cancel(); // otherwise it would close what Enter opens
       await this.enter(this.search.value.trim());
     }
   }

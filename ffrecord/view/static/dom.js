@@ -92,10 +92,13 @@ export function notice(kind, ...children) {
     kind === "damaged" && icon("damaged"), el("div", {}, ...children));
 }
 
+// Do the work when there was no call for a while. `cancel` drops a call that waits.
 export function debounced(wait, work) {
   let timer;
-  return (...values) => {
+  const call = (...values) => {
     clearTimeout(timer);
     timer = setTimeout(() => work(...values), wait);
   };
+  call.cancel = () => clearTimeout(timer);
+  return call;
 }
