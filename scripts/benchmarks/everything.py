@@ -1,4 +1,4 @@
-"""Run all benchmarks except disks, remote, compare, view and cluster; write the tables of docs/.
+"""Run all benchmarks but compare, which needs another version; write the tables of docs/.
 
 Data that exists from an earlier run is used again.
 """
@@ -31,30 +31,24 @@ if TYPE_CHECKING:
     from .benchmark import Commands
 
 BENCHMARKS = tuple(
-    module.BENCHMARK for module in (read, pack, folder, mount, loader, dataset, profile_read)
-)
-APART = (
-    disks.BENCHMARK,
-    remote.BENCHMARK,
-    compare.BENCHMARK,
-    view.BENCHMARK,
-    cluster.BENCHMARK,
-)
-"""Benchmarks that `all` leaves out: one changes the machine's settings, one has so many peers that
-`all` would take much longer, one needs arguments, one needs a browser, and one needs Ray and Spark.
-"""
+    module.BENCHMARK
+    for module in (
+        read, pack, folder, mount, loader, dataset, profile_read, remote, view, cluster, disks
+    )
+)  # fmt: skip
 REPEATS = 3
-"""Repeats that fit into half an hour on two cores. Odd, so that a median is a measurement."""
-QUICK_REPEATS = 1
+"""Repeats that fit into an hour on two cores. Odd, so that a median is a measurement."""
+LONG = (disks.BENCHMARK,)
+"""Benchmarks with one repeat: the disk's rates are fixed, and a measurement takes half a minute."""
 
 
 def add_commands(commands: Commands) -> None:
     """Register every benchmark, `all` and `pages`."""
-    for benchmark in (*BENCHMARKS, *APART):
+    for benchmark in (*BENCHMARKS, compare.BENCHMARK):
         benchmark.add_command(commands)
     parser = commands.add_parser(
         "all",
-        help="run all benchmarks except disks, remote, compare, view and cluster, then pages",
+        help="run all benchmarks but compare, then pages",
         description=__doc__,
     )
     add_common_options(parser, "small amounts, 1 repeat: shows only that everything works")
@@ -83,7 +77,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _options(benchmark: Benchmark, given: argparse.Namespace) -> argparse.Namespace:
     """Return the options of one benchmark: the common ones as given, its own by default."""
-    repeats = QUICK_REPEATS if given.quick else REPEATS
+    repeats = 1 if given.quick or benchmark in LONG else REPEATS
     common = {"quick": given.quick, "data": given.data, "out": outputs(given)}
     own = vars(benchmark.default_options())
     return argparse.Namespace(**{**own, **common, "repeats": given.repeats or repeats})

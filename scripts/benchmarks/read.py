@@ -34,7 +34,7 @@ DISK_BOUND = ("110kB", "10kB")
 """Sizes that can come near fio's bytes/s: records smaller than its 4096-byte blocks cannot."""
 
 GOALS: tuple[Goal | Limit, ...] = (
-    *(Goal(f"cold {size}", OURS, FIO, BYTES, 0.7) for size in DISK_BOUND),
+    *(Goal(f"cold {size}", OURS, FIO, BYTES, 0.8) for size in DISK_BOUND),
     *(Goal(f"cold {size}", peers.OURS_AHEAD.name, FIO, BYTES, 0.8) for size in DISK_BOUND),
     Goal("cold 10kB", OURS, peers.ARRAY_RECORD.name, RECORDS, 1.8),
     *(Goal(f"warm {size}", OURS, peers.ARRAY_RECORD.name, RECORDS, 1.5) for size in ALL_SIZES),
@@ -42,6 +42,8 @@ GOALS: tuple[Goal | Limit, ...] = (
         Goal(f"warm {size}", peers.OURS_MMAP.name, peers.LMDB.name, RECORDS, 1.0)
         for size in ALL_SIZES
     ),
+    Goal("cold 1kB", OURS, peers.LMDB.name, RECORDS, 1.0),
+    Goal("warm 1kB", OURS, peers.LMDB.name, RECORDS, 0.9),
     *(
         Limit(f"cold {size}", name, READ, 1.1)
         for size in DISK_BOUND
