@@ -77,6 +77,8 @@ class Setting:
     plan: Plan
     stage: Stage
     chance: random.Random
+    url: str
+    """URL of the folder of the stage; empty if there is no server."""
 
     def part(self, file: File, offset: int, length: int, found: Any) -> Answer:
         """Return found bytes of a file as an answer. At the end of the file, fewer are expected."""

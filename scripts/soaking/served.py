@@ -1,4 +1,7 @@
-"""The mount under test: its supervisor, its workers, which are killed, and its own counts."""
+"""The mount under test: its supervisor, its workers, which are killed, and its own counts.
+
+Beside it are two mounts that are only read: one by the kernel, and one of a URL.
+"""
 
 from __future__ import annotations
 
@@ -105,8 +108,7 @@ class Mounted:
 
     def news(self) -> list[str]:
         """Return the log lines that are not about killed workers or the mount itself."""
-        lines = self.log.read_text().splitlines()
-        return [line for line in lines if not any(part in line for part in EXPECTED)]
+        return _news(self.log)
 
 
 @contextmanager
@@ -128,10 +130,50 @@ def mounted(stage: Stage, workers: int) -> Iterator[Mounted]:
         process.wait(LIMIT)
 
 
+@contextmanager
+def mounted_by_kernel(stage: Stage) -> Iterator[bool]:
+    """Let the kernel serve the archive until the block ends; yield False if it cannot."""
+    command = ["mount", str(stage.archive), str(stage.kernel_point), "--backend", "kernel"]
+    try:
+        yield _ffrecord(*command)
+    finally:
+        _unmount(stage.kernel_point)
+
+
+@contextmanager
+def mounted_from(url: str, stage: Stage) -> Iterator[bool]:
+    """Mount the archive behind a URL until the block ends; yield False if that is not possible."""
+    command = ["mount", url, str(stage.url_point), "--log", str(stage.url_log)]
+    try:
+        yield _ffrecord(*command)
+    finally:
+        _unmount(stage.url_point)
+
+
+def news_of_url(stage: Stage) -> list[str]:
+    """Return the log lines of the mount of a URL that are not about the mount itself."""
+    return _news(stage.url_log) if stage.url_log.exists() else []
+
+
+def _ffrecord(*arguments: str) -> bool:
+    """Run a command, which prints its reason if it fails."""
+    command = [sys.executable, "-m", "ffrecord", *arguments]
+    return subprocess.run(command, stdin=subprocess.DEVNULL, check=False).returncode == 0
+
+
+def _news(log: Path) -> list[str]:
+    lines = log.read_text().splitlines()
+    return [line for line in lines if not any(part in line for part in EXPECTED)]
+
+
 def unmount_all(stage: Stage) -> None:
-    for point in (stage.point, stage.second_point):
-        while find(str(point)) is not None:
-            unmount(str(point), lazy=True)
+    for point in stage.points:
+        _unmount(point)
+
+
+def _unmount(point: Path) -> None:
+    while find(str(point)) is not None:
+        unmount(str(point), lazy=True)
 
 
 def _wait_until_served(here: Mounted, workers: int) -> None:

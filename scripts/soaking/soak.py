@@ -27,12 +27,22 @@ from .contents import FULL, LITTLE, MIB, Plan
 from .crew import Crew
 from .disturbances import Disturber
 from .ledger import FAILURES, MISMATCHES, OPERATIONS, Ledger
+from .network import serving
 from .operations import Setting, choices, kinds, live
 from .report import Report, finding
-from .served import WORKERS, Mounted, mounted, unmount_all
+from .served import (
+    WORKERS,
+    Mounted,
+    mounted,
+    mounted_by_kernel,
+    mounted_from,
+    news_of_url,
+    unmount_all,
+)
 from .stage import Stage
 from .through_library import LOADER, LibraryReader
 from .through_mount import MountReader
+from .through_network import NetworkReader
 from .through_writing import Cycler, Writer
 from .trends import Watch
 
@@ -50,7 +60,11 @@ CYCLER_PAUSE = 1.0
 SPARED_READER = "library 0"
 SMALL_POOL = 32 * MIB
 """Memory that the spared reader may keep for reuse; the usual pool takes minutes to fill."""
-ROLES = (MountReader, LibraryReader, Writer, Cycler)
+MOUNT, LIBRARY, KERNEL, NETWORK, URL = "mount", "library", "kernel", "network", "URL mount"
+READERS = (MOUNT, LIBRARY, KERNEL, NETWORK, URL, MOUNT)
+"""Doors of the first six readers; then they begin again."""
+INSTEAD = {KERNEL: MOUNT, URL: MOUNT, NETWORK: LIBRARY}
+"""Doors of readers for which something is missing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +87,9 @@ class Soak:
     plan: Plan
     say: Callable[[str], None]
     problems: list[str] = field(default_factory=list)
+    url: str = ""
+    doors: set[str] = field(default_factory=lambda: {MOUNT, LIBRARY})
+    """Doors that are open on this machine."""
 
     @property
     def is_short(self) -> bool:
@@ -86,6 +103,8 @@ class Soak:
             undo.callback(_kill_the_rest)
             processes.wait_for(processes.fork(lambda: self.stage.make(self.plan)))
             served = undo.enter_context(mounted(self.stage, self.order.workers))
+            doors = undo.enter_context(ExitStack())
+            self._open(doors)
             undo.callback(_ignore_interrupts)
             processes.go_first()
             crew = self._hire()
@@ -99,27 +118,42 @@ class Soak:
             if all_ended:
                 stats = self._last_look(served)
                 self._unmount()
+                doors.close()  # ends the server
                 self._look_around(crew)
-            self.problems += [f"in the mount's log: {line}" for line in served.news()]
+            news = [*served.news(), *news_of_url(self.stage)]
+            self.problems += [f"in the mount's log: {line}" for line in news]
         return finding(
             self.order, seconds, crew, served, disturber, watch, stats, self.problems, interrupted
         )
 
+    def _open(self, doors: ExitStack) -> None:
+        """Start the other mounts and the server, where this machine can."""
+        if doors.enter_context(mounted_by_kernel(self.stage)):
+            self.doors.add(KERNEL)
+        if importlib.util.find_spec("obstore") is None:
+            self.say("no reader reads from a URL: obstore is not installed")
+            return
+        self.url = doors.enter_context(serving(self.stage.top))
+        self.doors.add(NETWORK)
+        archive = f"{self.url}/{self.stage.archive.name}"
+        if doors.enter_context(mounted_from(archive, self.stage)):
+            self.doors.add(URL)
+
     # ---- actors ----------------------------------------------------------------------------
 
     def _hire(self) -> Crew:
-        """Make the actors. Two thirds of the readers read through the mount.
-
-        The first reader of each role is never killed.
-        """
+        """Make the actors. The first reader of each door is never killed."""
         order = self.order
-        every_kind = [kind for role in ROLES for kind in kinds(role) if kind not in self.left_out]
-        by_mount = order.readers - order.readers // 3
+        doors = [READERS[number % len(READERS)] for number in range(order.readers)]
+        doors = [door if door in self.doors else INSTEAD[door] for door in doors]
+        roles: list[type] = [MountReader, LibraryReader, Writer, Cycler]
+        roles += [NetworkReader] if NETWORK in doors else []
+        every_kind = [kind for role in roles for kind in kinds(role) if kind not in self.left_out]
         crew = Crew(Ledger(order.readers + 2, every_kind, self.stage.failures), order.seed)
-        for number in range(order.readers):
-            is_first = number in (0, by_mount)
-            name = f"mount {number}" if number < by_mount else f"library {number - by_mount}"
-            crew.add(name, self._work(name), spared=is_first, fewest=FEWEST_READS)
+        for number, door in enumerate(doors):
+            before = doors[:number].count(door)
+            name = f"{door} {before}"
+            crew.add(name, self._work(name), spared=before == 0, fewest=FEWEST_READS)
         for name in ("writer", "cycler"):
             crew.add(name, self._work(name), spared=True, fewest=FEWEST_WRITES)
         return crew
@@ -131,7 +165,7 @@ class Soak:
 
     def _work(self, name: str) -> processes.Work:
         def work(chance: random.Random, ledger: Ledger, number: int) -> None:
-            setting = Setting(name, self.plan, self.stage, chance)
+            setting = Setting(name, self.plan, self.stage, chance, self.url)
             role, pause = _role(setting)
             # Only one reader has a loader, and it is never killed: a kill would leave torch's
             # shared memory behind.
@@ -236,17 +270,19 @@ class Soak:
 
     def _unmount(self) -> None:
         """Unmount as a user would."""
-        try:
-            unmount(str(self.stage.point))
-        except MountError as error:
-            self.problems.append(f"unmounting failed: {error}")
+        for point in self.stage.points:
+            try:
+                if find(str(point)) is not None:
+                    unmount(str(point))
+            except MountError as error:
+                self.problems.append(f"unmounting failed: {error}")
 
     def _look_around(self, crew: Crew) -> None:
         """Check that no process and no mount is left."""
         self._wait_until(lambda: not (crew.reap(), processes.descendants(os.getpid()))[1])
         for pid in processes.descendants(os.getpid()):
             self.problems.append(f"process {pid} is left: {_command(pid)}")
-        for point in (self.stage.point, self.stage.second_point):
+        for point in self.stage.points:
             if find(str(point)) is not None:
                 self.problems.append(f"{point} is still mounted")
 
@@ -282,9 +318,17 @@ def _role(setting: Setting) -> tuple[object, float]:
         return Writer(setting), WRITER_PAUSE
     if setting.name == "cycler":
         return Cycler(setting), CYCLER_PAUSE
-    if setting.name.startswith("mount"):
-        return MountReader(setting), 0.0
-    return LibraryReader(setting), 0.0
+    door = setting.name.rpartition(" ")[0]
+    if door == LIBRARY:
+        return LibraryReader(setting), 0.0
+    if door == NETWORK:
+        return NetworkReader(setting), 0.0
+    points = {
+        MOUNT: setting.stage.point,
+        KERNEL: setting.stage.kernel_point,
+        URL: setting.stage.url_point,
+    }
+    return MountReader(setting, points[door]), 0.0
 
 
 def _kill_the_rest() -> None:

@@ -47,8 +47,33 @@ class Stage:
         return self.top / "mounted second"
 
     @property
+    def kernel_point(self) -> Path:
+        return self.top / "mounted by the kernel"
+
+    @property
+    def url_point(self) -> Path:
+        return self.top / "mounted from a URL"
+
+    @property
+    def points(self) -> tuple[Path, ...]:
+        return (self.point, self.second_point, self.kernel_point, self.url_point)
+
+    @property
+    def cache(self) -> Path:
+        """A cache with room for everything."""
+        return self.top / "cache"
+
+    @property
+    def small_cache(self) -> Path:
+        return self.top / "small cache"
+
+    @property
     def log(self) -> Path:
         return self.top / "mount.log"
+
+    @property
+    def url_log(self) -> Path:
+        return self.top / "url mount.log"
 
     @property
     def failures(self) -> Path:
@@ -64,8 +89,8 @@ class Stage:
 
     def make(self, plan: Plan) -> None:
         """Write all data. The folder that was packed is removed afterwards."""
-        self.point.mkdir()
-        self.second_point.mkdir()
+        for point in self.points:
+            point.mkdir()
         source = self.top / "source"
         _make_tree(source, plan)
         pack_folder(source, self.archive)

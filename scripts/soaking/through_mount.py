@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import mmap
 import os
@@ -21,13 +22,14 @@ STREAMED = 8 * MIB
 
 
 class MountReader:
-    """The operations of one reader."""
+    """The operations of one reader of a mount."""
 
-    def __init__(self, setting: Setting) -> None:
+    def __init__(self, setting: Setting, point: Path) -> None:
         self._setting = setting
         self._plan = setting.plan
         self._chance = setting.chance
-        self._point = setting.stage.point
+        self._point = point
+        self._is_by_kernel = point == setting.stage.kernel_point
         self._scratch = setting.stage.scratch(setting.name)
         self._scratch.mkdir(exist_ok=True)
         self._direct_memory = mmap.mmap(-1, MIB)
@@ -64,6 +66,8 @@ class MountReader:
     def direct(self) -> list[Answer]:
         """Read with O_DIRECT, past the page cache: every read is a request to the mount."""
         file = self._any_file()
+        if self._is_by_kernel:
+            return [Answer("errno of O_DIRECT", self._refusal(file), lambda: errno.EINVAL)]
         fd = os.open(self._at(file), os.O_RDONLY | os.O_DIRECT)
         try:
             offset = self._chance.randrange(file.size + 1) & -PAGE
@@ -74,6 +78,14 @@ class MountReader:
             return [self._setting.part(file, offset, length, bytes(memory[:count]))]
         finally:
             os.close(fd)
+
+    def _refusal(self, file: File) -> int | None:
+        """Return the error of opening a file with O_DIRECT."""
+        try:
+            os.close(os.open(self._at(file), os.O_RDONLY | os.O_DIRECT))
+        except OSError as error:
+            return error.errno
+        return None
 
     @operation("mmap", 15)
     def mapped(self) -> list[Answer]:
@@ -119,13 +131,14 @@ class MountReader:
     @operation("xattr", 10)
     def xattrs(self) -> list[Answer]:
         file = self._chance.choice(self._small)
-        path, plan = self._at(file), self._plan
-        crc = os.getxattr(path, "user.ffrecord.crc32")
-        answers = [
-            Answer(
-                f"crc32 of {file.path}", crc, lambda: b"%08x" % zlib.crc32(plan.content(file).data)
-            )
-        ]
+        path, plan, answers = self._at(file), self._plan, []
+        if not self._is_by_kernel:
+            crc = os.getxattr(path, "user.ffrecord.crc32")
+            answers = [
+                Answer(
+                    f"crc32 of {path}", crc, lambda: b"%08x" % zlib.crc32(plan.content(file).data)
+                )
+            ]
         if self._has_xattrs:
             found = (os.listxattr(path), os.getxattr(path, XATTR))
             answers.append(
