@@ -15,7 +15,7 @@ LIMITS = ("fio", "the disk alone", "source folder", "file read once in order")
 
 # The peers of our FUSE mount. The kernel's own file systems need root, and verify nothing.
 FUSE = {name: name for name in ("squashfuse_ll", "ratarmount", "fuse-zip")}
-KERNEL = {f"{name}, kernel": f"{name} in the kernel" for name in ("squashfs", "erofs")}
+KERNEL = {f"{name}, kernel": f"{name}, loop device" for name in ("squashfs", "erofs")}
 SECTIONS = {
     "read": "random-batches-from-one-file", "disks": "slow-disks", "remote": "a-network",
     "pack": "packing-a-folder", "folder": "a-million-files", "mount": "a-mount",

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +71,7 @@ def machine_line(machine: dict[str, Any]) -> str:
     )
 
 
-FORMS = {
+FORMS: dict[str, Callable[[dict[str, Any]], str]] = {
     ": summary": lambda document: report.page(summary.of(document), summary.goals(document)),
     ": goals": summary.goals,
     ": machine": lambda document: machine_line(document["machine"]),

@@ -17,6 +17,8 @@ DOTS = 180
 BAR, EDGES = 0.28, 0.75
 """Inches of a bar with its gap, and of a panel's title and margins."""
 HEADING = 0.75
+ROOM = 1.32
+"""Length of an axis in relation to its longest bar: room for the number."""
 
 
 class Kind(Enum):
@@ -40,32 +42,46 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """The same work by several contestants, with a scale of its own."""
+    """The same work by several contestants."""
 
     title: str
     bars: Sequence[Bar]
 
+    @property
+    def longest(self) -> float:
+        """The largest value."""
+        return max(bar.value or 0 for bar in self.bars)
 
-def draw(panels: Sequence[Panel], title: str, unit: str, columns: int, path: Path) -> None:
-    """Draw the panels in rows of `columns`, with the title above them, and save them."""
+
+def draw(
+    panels: Sequence[Panel], title: str, unit: str, path: Path, *, columns: int, one_scale: bool
+) -> None:
+    """Draw the panels in rows of `columns`, with the title above them, and save them.
+
+    Each panel has its own scale, unless they have `one_scale`.
+    """
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
     rows = [panels[begin : begin + columns] for begin in range(0, len(panels), columns)]
-    heights = [max(len(panel.bars) for panel in row) * BAR + EDGES for row in rows]
+    most = [max(len(panel.bars) for panel in row) for row in rows]
+    heights = [bars * BAR + EDGES for bars in most]
     size = (WIDTH, sum(heights) + HEADING)
+    longest = max(panel.longest for panel in panels)
     figure, axes = pyplot.subplots(
         len(rows), columns, figsize=size, height_ratios=heights, squeeze=False, layout="constrained"
     )
     for axis in axes.flat[len(panels) :]:
         axis.set_visible(False)
-    for row, row_axes in zip(rows, axes, strict=True):
+    for row, row_axes, bars in zip(rows, axes, most, strict=True):
         for place, (panel, axis) in enumerate(zip(row, row_axes, strict=False)):
             labels = [bar.label for bar in panel.bars]
             repeated = place > 0 and labels == [bar.label for bar in row[place - 1].bars]
             _panel(panel, axis, has_labels=not repeated)
+            axis.set_xlim(0, ROOM * (longest if one_scale else panel.longest))
+            axis.set_ylim(bars - 0.5, -0.5)  # the same thickness in the whole row
     figure.suptitle(title, fontsize=12, fontweight="bold", x=0.01, ha="left")
     figure.supxlabel(unit, fontsize=9, color="#555555", x=0.99, ha="right")
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -86,16 +102,14 @@ def _panel(panel: Panel, axis: Axes, *, has_labels: bool) -> None:
     axis.set_title(panel.title, fontsize=10, loc="left")
     axis.set_yticks(range(len(panel.bars)), [bar.label for bar in panel.bars], fontsize=9)
     axis.tick_params(left=False, bottom=False, labelbottom=False, labelleft=has_labels)
-    axis.set_xlim(0, 1.32 * max(bar.value or 0 for bar in panel.bars))  # room for the numbers
-    axis.invert_yaxis()
     axis.spines[["top", "right", "bottom"]].set_visible(False)
 
 
 def _short(value: float | None) -> str:
-    """Return a number with three digits."""
+    """Return a number with three digits, or two below 1."""
     if value is None:
         return "–"
     for unit, name in ((1e6, " M"), (1e3, " k")):
         if value >= unit:
             return f"{value / unit:.3g}{name}"
-    return f"{value:.3g}"
+    return f"{value:.3g}" if value >= 1 else f"{value:.2g}"
