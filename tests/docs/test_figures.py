@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from scripts.benchmarks import charts, compare, everything, headline, pages
+from scripts.benchmarks import charts, compare, everything, headline, pages, summary
 from scripts.benchmarks.benchmark import OUTPUTS
 from scripts.benchmarks.harness import ROOT
 
@@ -52,6 +52,30 @@ def test_every_panel_and_contestant_of_a_chart_was_measured(name: str) -> None:
     shown = {bar.label for panel in panels for bar in panel.bars}
     assert shown == set(chart.contestants.values())
     assert (OUTPUTS / f"{name}.png").exists(), "run scripts/bench pages"
+
+
+def test_charts_are_drawn_from_the_stored_figures(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    charts.draw(document("disks"), tmp_path)
+    assert (tmp_path / "disks.png").read_bytes().startswith(b"\x89PNG")
+    panels = {panel.title: panel.bars for panel in charts.CHARTS["disks"].of(document("disks"))}
+    assert [bar.kind.name for bar in panels["hard disk"]] == ["OURS", "PEER", "PEER", "PEER"]
+    assert [bar.note for bar in panels["hard disk"][:2]] == ["", "(stopped)"]
+
+
+def test_the_goals_that_were_missed_most_are_named() -> None:
+    common = {"case": "cold", "contestant": "ours", "metric": "seconds"}
+    values = [("PASS", 2.0), ("below", 0.9), ("below", 0.5), ("not measured", None), ("below", 0.8)]
+    goals = [
+        {**common, "over": "tar", "threshold": 1.0, "value": value, "verdict": verdict}
+        for verdict, value in values
+    ]
+    goals.append({**common, "over": None, "most": 10.0, "value": 40.0, "verdict": "above"})
+    assert summary.goals({"goals": goals}) == (
+        "Goals met: 1 of 5. Missed: cold: ours 40.00 seconds (at most 10); "
+        "cold: ours 0.50 × tar in seconds (goal 1); cold: ours 0.80 × tar in seconds (goal 1); "
+        "and 1 more."
+    )
 
 
 def test_every_benchmark_has_its_json_and_all_are_from_one_run_on_one_machine() -> None:
