@@ -64,7 +64,7 @@ class Row:
             self.label,
             report.scaled(mine, 1, self.digits),
             f"{report.scaled(theirs, 1, self.digits)}, {names[peer]}",
-            f"{ratio:.1f} ×",
+            f"{ratio:.2f} ×" if 0.95 <= ratio < 1.05 else f"{ratio:.1f} ×",  # not 1.0 for 0.96
         ]
 
 
