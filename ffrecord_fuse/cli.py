@@ -84,7 +84,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "requests=N, deadline=SECONDS, cache=FOLDER, cache_size=SIZE",
     )  # fmt: skip
     parser.add_argument("--workers", metavar="N",
-        help="number of processes that serve the mount (default: half of the cores, at most 4)",
+        help="number of processes that serve the mount (default: half of the cores, at most 4; "
+        "for a URL 1)",
     )  # fmt: skip
     parser.add_argument("--backend", choices=BACKENDS,
         help="native (the default); kernel, which is faster, needs root and verifies nothing; "

@@ -25,7 +25,7 @@ SHELLS = ("bash", "zsh", "fish")
 ALIGNMENT = 512  # the only one; equal to the constant in `format.padding`, which loads slowly
 CACHE_ACTIONS = ("ls", "rm", "verify")
 COLOURS = ("auto", "always", "never")
-ARCHIVE = "packed folder, or the folder of its shards"
+ARCHIVE = "packed folder, or the folder of its shards; a path or a URL"
 SOURCES_AND_TARGET = "SRC, DST"
 TASK_AND_PLAN = "K, PLAN"
 
@@ -67,7 +67,8 @@ def make_parser(words: Collection[str] | None = None) -> argparse.ArgumentParser
     """
     parser = Parser(
         prog="ffrecord",
-        description="Pack folders into single files. List, check, extract and mount such files.",
+        description="Pack folders into single files, on a disk or in a bucket. List, view, check, "
+        "extract and mount such files.",
         epilog="`ffrecord COMMAND --help` shows the command's options and examples.",
         formatter_class=_GroupedHelpFormatter,
     )
@@ -276,7 +277,7 @@ def _ls(parser: argparse.ArgumentParser) -> None:
 
 def _cat(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE",
-        help="packed folder, folder of its shards, or record file")  # fmt: skip
+        help="packed folder, folder of its shards, or record file; a path or a URL")  # fmt: skip
     parser.add_argument("path", nargs="*", default=[], metavar="PATH",
         help="files in the packed folder")  # fmt: skip
     parser.add_argument("--record", type=_whole_number, metavar="N",
@@ -340,7 +341,8 @@ def _convert(parser: argparse.ArgumentParser) -> None:
 
 def _info(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", nargs="?", metavar="FILE",
-        help="record file, packed folder, folder of its shards, or dataset")  # fmt: skip
+        help="record file, packed folder, folder of its shards, or dataset; a path or a URL",
+    )  # fmt: skip
     parser.add_argument("--system", nargs="?", const=".", metavar="PATH",
         help="describe this machine instead, and the file system of PATH (default: the current "
         "folder)",
@@ -352,7 +354,8 @@ def _info(parser: argparse.ArgumentParser) -> None:
 
 def _verify(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", nargs="+", metavar="FILE",
-        help="record files, packed folders, folders of shards, or datasets")  # fmt: skip
+        help="record files, packed folders, folders of shards, or datasets; paths or URLs",
+    )  # fmt: skip
     _add_cache(parser)
     _add_json(parser)
     _add_no_progress(parser)
@@ -498,6 +501,7 @@ COMMANDS = {
         SERVE, "mount a packed folder as a directory, read-only or with an overlay", _mount, (
             "ffrecord mount photos.ffr mounted",
             "ffrecord mount photos.ffr elsewhere -o allow_other,umask=022 --log mount.log",
+            "ffrecord mount s3://bucket/photos.ffr remote",
         ),
     ),
     "umount": Command(

@@ -13,11 +13,12 @@
     results      samples, medians, ratios, goals
     machine      description of the machine
     report       Markdown and JSON
-    plot         PNG
+    plot         bars as PNG
     everything   all benchmarks in one run
-    pages        the tables in README.md, docs/benchmarks.md and docs/benchmarks/
+    pages        the tables in README.md, docs/benchmarks.md and docs/benchmarks/; charts
     summary      the short tables of docs/benchmarks.md
-    headline     the table of README.md
+    headline     the tables with the fastest peers, in README.md and docs/benchmarks.md
+    charts       the charts of docs/benchmarks/: their questions and their bars
 
 A benchmark is a module that defines `BENCHMARK`. Modules that serve only one benchmark begin with
 its name: `read_cases` loops in the parent process, `read_worker` measures in a fresh one.

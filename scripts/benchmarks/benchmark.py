@@ -8,22 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from . import harness, plot, report
+from . import charts, harness, report
 
 if TYPE_CHECKING:
     Commands = argparse._SubParsersAction[argparse.ArgumentParser]
 
 OUTPUTS = harness.ROOT / "docs" / "benchmarks"
-
-
-@dataclass(frozen=True, slots=True)
-class Chart:
-    """The content of a chart. Contestants whose name begins with `ours` stand out."""
-
-    title: str
-    unit: str
-    ours: str
-    panels: Sequence[plot.Panel]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +24,6 @@ class Outcome:
     document: dict[str, Any]
     data: Path
     """The folder of the data sets; its path on this machine must not be stored."""
-    chart: Chart | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,15 +46,13 @@ class Benchmark:
         parser.set_defaults(run=self.run)
 
     def run(self, options: argparse.Namespace) -> int:
-        """Measure, print the tables, and store the JSON and the chart."""
+        """Measure, print the tables, and store the JSON and the charts."""
         outcome = self.measure(options)
         print(outcome.text)
         folder = outputs(options)
         document = {"benchmark": self.name, **outcome.document, "text": outcome.text}
         report.save_json(document, folder / f"{self.name}.json", private=outcome.data)
-        if outcome.chart is not None:
-            chart, path = outcome.chart, folder / f"{self.name}.png"
-            plot.grouped_bars(chart.panels, chart.title, chart.unit, chart.ours, path)
+        charts.draw(document, folder)
         return 0
 
     def default_options(self) -> argparse.Namespace:
@@ -89,7 +76,7 @@ def add_common_options(parser: argparse.ArgumentParser, quick: str) -> None:
         "--out",
         type=Path,
         metavar="DIR",
-        help="folder for JSON and chart (default: docs/benchmarks; with --quick DATA/quick)",
+        help="folder for JSON and charts (default: docs/benchmarks; with --quick DATA/quick)",
     )
 
 

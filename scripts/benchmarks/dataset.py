@@ -8,11 +8,10 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from . import dataset_peers, machine, plot, report
-from .benchmark import Benchmark, Chart, Outcome
+from . import dataset_peers, machine, report
+from .benchmark import Benchmark, Outcome
 from .dataset_cases import BATCH, ENTRIES, FULL, QUICK, SIZE, Plan, masked, samples
 from .dataset_peers import (
-    CONTESTANTS,
     GRANULAR,
     HDF5,
     HDF5_FLAT,
@@ -61,8 +60,7 @@ def measure(options: argparse.Namespace) -> Outcome:
     plan = replace(plan, repeats=options.repeats or plan.repeats)
     data: Path = options.data.resolve()
     results = Results(samples(plan, data))
-    chart = Chart(f"Random batches of {BATCH} samples", "samples/s", "ours", _panels(results))
-    return Outcome(_text(results, plan), _document(results, plan, data), data, chart)
+    return Outcome(_text(results, plan), _document(results, plan, data), data)
 
 
 BENCHMARK = Benchmark(
@@ -115,21 +113,3 @@ def _document(results: Results, plan: Plan, data: Path) -> dict[str, Any]:
         "parameters": parameters,
         **report.as_document(results, GOALS, (OURS.name,), (SAMPLES, BYTES, BYTES_EACH)),
     }
-
-
-def _panels(results: Results) -> list[plot.Panel]:
-    titles = {"cold": "Cold: page cache dropped", "warm": "Warm: files in the page cache"}
-    groups = ["all five fields", f"{SMALL_FIELD} alone"]
-    return [
-        plot.Panel(
-            titles[state],
-            groups,
-            {
-                peer.name: [
-                    results.median(state, name, SAMPLES) for name in (peer.name, masked(peer))
-                ]
-                for peer in CONTESTANTS
-            },
-        )
-        for state in _states(results)
-    ]

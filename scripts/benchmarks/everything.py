@@ -55,7 +55,7 @@ def add_commands(commands: Commands) -> None:
     parser.set_defaults(run=run)
     parser = commands.add_parser(
         "pages",
-        help="write the tables of README.md and docs/ from the JSON files",
+        help="write the tables of README.md and docs/, and draw the charts, from the JSON files",
         description=pages.__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

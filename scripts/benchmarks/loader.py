@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from . import datasets, loaders, machine, plot, report, rounds
-from .benchmark import Benchmark, Chart, Outcome
+from . import datasets, loaders, machine, report, rounds
+from .benchmark import Benchmark, Outcome
 from .loader_cases import FULL, QUICK, Run, prepare, samples
 from .results import Goal, Limit, Results
 
@@ -30,7 +30,7 @@ RIVALS = (
     loaders.ARRAY_RECORD,
     loaders.OURS_TORCHS,
 )
-STATES = {"cold": "Cold: caches dropped", "warm": "Warm: everything in the page cache"}
+STATES = ("cold", "warm")
 GOALS: tuple[Goal | Limit, ...] = (
     *(Goal(state, OURS, rival.name, SPEED, 1.0) for state in STATES for rival in RIVALS),
     Limit("cold", OURS, READ, 1.1),
@@ -65,10 +65,8 @@ def measure(options: argparse.Namespace) -> Outcome:
     measuring = prepare(plan, options.data.resolve())
     results = Results(samples(measuring))
     goals = [goal for goal in GOALS if goal.case in results.cases()]
-    title = f"A loader's epoch: {_amount(measuring)}"
-    chart = Chart(title, "samples/s", OURS, [_panel(results)])
     document = _document(results, measuring, goals, load)
-    return Outcome(_text(results, measuring, goals), document, measuring.data, chart)
+    return Outcome(_text(results, measuring, goals), document, measuring.data)
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
@@ -146,13 +144,3 @@ def _document(
         "parameters": parameters,
         **report.as_document(results, goals, (OURS,), METRICS),
     }
-
-
-def _panel(results: Results) -> plot.Panel:
-    states = _states(results)
-    groups = [STATES[state] for state in states]
-    series = {
-        name: [results.median(state, name, SPEED) for state in states]
-        for name in loaders.CONTESTANTS
-    }
-    return plot.Panel("Samples per second", groups, series)

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from . import datasets, machine, mounters, packers, plot, report, rounds
-from .benchmark import Benchmark, Chart, Outcome
+from . import datasets, machine, mounters, packers, report, rounds
+from .benchmark import Benchmark, Outcome
 from .mount_cases import (
     CLIENTS,
     COLD,
@@ -190,10 +190,8 @@ def measure(options: argparse.Namespace) -> Outcome:
     load = rounds.load_before()
     measuring = prepare(plan, options.data.resolve(), GOALS)
     results = Results(samples(measuring))
-    title = "Reading a packed folder through a mount"
-    chart = Chart(title, "per second", OURS, _panels(results, plan))
     document = _document(results, measuring, load)
-    return Outcome(_text(results, measuring), document, measuring.data, chart)
+    return Outcome(_text(results, measuring), document, measuring.data)
 
 
 BENCHMARK = Benchmark(
@@ -271,32 +269,3 @@ def _document(results: Results, measured: Run, load: float) -> dict[str, Any]:
         "skipped": measured.skipped,
         **report.as_document(results, GOALS, REFERENCES, (*METRICS, MOUNT)),
     }
-
-
-def _panels(results: Results, plan: Plan) -> list[plot.Panel]:
-    """Return the charts of all speeds."""
-    cases = (PINNED, UNPINNED, COLD_ALONE, COLD, IN_ORDER)
-    read = [*((case, FILES) for case in cases), (PINNED, AGAIN)]
-    cold = [(COLD_MEDIUM_ALONE, FILES), (COLD_MEDIUM, FILES)]
-    walk = [(WALK_PINNED, ENTRIES), (WALK_UNPINNED, ENTRIES)]
-    large = [(LARGE, BYTES), (LARGE, BYTES_AGAIN)]
-    panels = [
-        _panel(results, f"Files: {_amount(PINNED, plan)}", read),
-        _panel(results, f"Larger files: {_amount(COLD_MEDIUM, plan)}", cold),
-        _panel(results, f"Entries with their attributes: {_amount(WALK_PINNED, plan)}", walk),
-        _panel(results, f"Bytes: one file of {_amount(LARGE, plan)}", large),
-    ]
-    return [panel for panel in panels if panel.groups]
-
-
-def _panel(results: Results, title: str, bars: Sequence[tuple[str, str]]) -> plot.Panel:
-    bars = [(case, metric) for case, metric in bars if case in results.cases()]
-    named = {(PINNED, AGAIN): "again, one core", (LARGE, BYTES_AGAIN): "large file, again"}
-    groups = [named.get((case, metric), case) for case, metric in bars]
-    present = {name for case, _ in bars for name in results.contestants(case)}
-    series = {
-        name: [results.median(case, name, metric) for case, metric in bars]
-        for name in mounters.MOUNTERS
-        if name in present
-    }
-    return plot.Panel(title, groups, series)

@@ -8,8 +8,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from . import datasets, machine, packers, plot, report
-from .benchmark import Benchmark, Chart, Outcome
+from . import datasets, machine, packers, report
+from .benchmark import Benchmark, Outcome
 from .pack_cases import FULL, LARGE, QUICK, SMALL, Plan, case, samples
 from .results import Goal, Results
 from .trees import FileTree
@@ -58,9 +58,8 @@ def measure(options: argparse.Namespace) -> Outcome:
     data: Path = options.data.resolve()
     results = Results(samples(plan, data))
     goals = [g for g in GOALS if g.contestant in results.contestants(g.case)]
-    chart = Chart("Packing a folder", "payload bytes/s", OURS, _panels(results, plan))
     document = _document(results, goals, plan, data)
-    return Outcome(_text(results, plan, goals), document, data, chart)
+    return Outcome(_text(results, plan, goals), document, data)
 
 
 BENCHMARK = Benchmark(
@@ -116,15 +115,3 @@ def _document(results: Results, goals: Sequence[Goal], plan: Plan, data: Path) -
         "parameters": {**asdict(plan), "sigma": datasets.SIGMA, "seed": datasets.SEED},
         **report.as_document(results, goals, (OURS, TAR, CP), metrics),
     }
-
-
-def _panels(results: Results, plan: Plan) -> list[plot.Panel]:
-    titles = {"cold": "Cold: page cache dropped", "warm": "Warm: files in the page cache"}
-    groups = [f"{tree.name}: {_amount(tree)}" for tree in plan.trees]
-    panels = []
-    for state in _states(results, plan):
-        cases = [case(tree, state) for tree in plan.trees]
-        names = dict.fromkeys(name for one in cases for name in results.contestants(one))
-        series = {name: [results.median(one, name, SPEED) for one in cases] for name in names}
-        panels.append(plot.Panel(titles[state], groups, series))
-    return panels

@@ -1,23 +1,26 @@
-"""Write the measured tables into README.md, docs/benchmarks.md and docs/benchmarks/*.md.
+"""Write the measured tables of README.md and docs/, and draw the charts, from the JSON files.
 
 A part of a page that begins with one of these marks and ends with `<!-- end -->` is generated:
 
     <!-- scripts/bench read -->            the output of that benchmark
-    <!-- scripts/bench read: summary -->   the short table that `summary` makes of it
+    <!-- scripts/bench read: summary -->   the short table that `summary` makes of it, and the goals
+    <!-- scripts/bench read: goals -->     only the sentence about the goals
     <!-- scripts/bench read: machine -->   the machine on which the benchmark ran
     <!-- scripts/bench all: headline -->   the table of README.md, which `headline` makes
+    <!-- scripts/bench all: decisions -->  that of docs/benchmarks.md, with more rows and links
 
-No figure is copied by hand. A test fails when a page and its JSON differ.
+No figure is copied by hand. A test fails when a page and its JSON differ. `charts` draws the PNGs.
 """
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from . import harness, headline, summary
+from . import charts, harness, headline, report, summary
 
 DOCS = harness.ROOT / "docs"
 PAGES = (
@@ -26,16 +29,18 @@ PAGES = (
     *sorted((DOCS / "benchmarks").glob("*.md")),
 )
 PART = re.compile(
-    r"(?P<begin><!-- scripts/bench (?P<name>\w+)(?P<form>: summary|: machine|: headline)? -->\n)"
+    r"(?P<begin><!-- scripts/bench (?P<name>\w+)"
+    r"(?P<form>: (?:summary|goals|machine|headline|decisions))? -->\n)"
     r".*?(?P<end><!-- end -->)",
     re.DOTALL,
 )
 
 
 def update(results: Path) -> int:
-    """Write the tables of all pages again from the JSON files in the folder `results`."""
+    """Write all tables and draw all charts again from the JSON files in the folder `results`."""
     for page in PAGES:
         page.write_text(rendered(page.read_text("utf-8"), results), "utf-8")
+    charts.update(results)
     return 0
 
 
@@ -43,14 +48,14 @@ def rendered(text: str, results: Path) -> str:
     """Return the text of a page with every generated part made from the JSON files."""
 
     def part(match: re.Match[str]) -> str:
-        if match["form"] == ": headline":
-            body = headline.table(lambda name: _document(results, name))
-            return f"{match['begin']}\n{body}\n\n{match['end']}"
-        document = _document(results, match["name"])
-        if match["form"] == ": machine":
-            body = machine_line(document["machine"])
+        form = match["form"]
+        if match["name"] == "all":
+            body = headline.table(
+                lambda name: _document(results, name), links=form == ": decisions"
+            )
         else:
-            body = summary.of(document) if match["form"] else document["text"]
+            document = _document(results, match["name"])
+            body = FORMS[form](document) if form else document["text"]
         return f"{match['begin']}\n{body}\n\n{match['end']}"
 
     return PART.sub(part, text)
@@ -64,6 +69,13 @@ def machine_line(machine: dict[str, Any]) -> str:
         f"Machine: {machine['cores']} cores of {machine['cpu']}, {gibibytes} GiB, "
         f"{machine['filesystem']}, Linux {kernel}, Python {machine['python']}."
     )
+
+
+FORMS: dict[str, Callable[[dict[str, Any]], str]] = {
+    ": summary": lambda document: report.page(summary.of(document), summary.goals(document)),
+    ": goals": summary.goals,
+    ": machine": lambda document: machine_line(document["machine"]),
+}
 
 
 def _document(results: Path, name: str) -> dict[str, Any]:

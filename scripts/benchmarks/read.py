@@ -8,8 +8,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from . import datasets, machine, peers, plot, report
-from .benchmark import Benchmark, Chart, Outcome
+from . import datasets, machine, peers, report
+from .benchmark import Benchmark, Outcome
 from .read_cases import FIO, FULL, QUICK, SIZES, Plan, Size, samples
 from .results import Goal, Limit, Results
 
@@ -60,9 +60,8 @@ def measure(options: argparse.Namespace) -> Outcome:
     data: Path = options.data.resolve()
     results = Results(samples(sizes, plan, data))
     goals = [goal for goal in GOALS if goal.case.split()[1] in options.only_size]
-    chart = Chart("Random batches from one file", "records/s", "ours", _panels(results, sizes))
     document = _document(results, sizes, goals, plan, data)
-    return Outcome(_text(results, sizes, goals), document, data, chart)
+    return Outcome(_text(results, sizes, goals), document, data)
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
@@ -150,21 +149,3 @@ def _document(
         "parameters": parameters,
         **report.as_document(results, goals, (OURS, FIO), (RECORDS, BYTES, READ)),
     }
-
-
-def _panels(results: Results, sizes: Sequence[Size]) -> list[plot.Panel]:
-    cases = _cases(results, sizes)
-    return [
-        _panel(results, state, [size for size, its in cases if its == state])
-        for state in dict.fromkeys(state for _, state in cases)
-    ]
-
-
-def _panel(results: Results, state: str, sizes: Sequence[Size]) -> plot.Panel:
-    names = results.contestants(sizes[0].case(state))
-    groups = [f"{size.name}, batches of {size.batch}" for size in sizes]
-    series = {
-        name: [results.median(size.case(state), name, RECORDS) for size in sizes] for name in names
-    }
-    title = {"cold": "Cold: page cache dropped", "warm": "Warm: file in the page cache"}[state]
-    return plot.Panel(title, groups, series)

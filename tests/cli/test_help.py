@@ -11,6 +11,7 @@ import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -81,9 +82,12 @@ def place(tmp_path: Path) -> Iterator[Path]:
         writer.append({"label": 1})
     header = MapHeader(7, '"tag"', None, "s3://bucket/photos.ffr", 1)
     Copy(CacheFolder(str(tmp_path / "cached"), None), f"{1:032x}-{2:016x}", header)
-    for folder in ("mounted", "elsewhere", ".zfunc", ".config/fish/completions"):
+    mountpoints = ("mounted", "elsewhere", "remote")
+    for folder in (*mountpoints, ".zfunc", ".config/fish/completions"):
         (tmp_path / folder).mkdir(parents=True)
-    with mounting.released(tmp_path / "mounted"), mounting.released(tmp_path / "elsewhere"):
+    with ExitStack() as stack:
+        for folder in mountpoints:
+            stack.enter_context(mounting.released(tmp_path / folder))
         yield tmp_path
 
 

@@ -1,4 +1,4 @@
-"""docs/architecture.md lists every module, and mentions only files and modules that exist.
+"""docs/architecture.md lists every module; it and docs/decisions.md mention only what exists.
 
 Its tree is the fenced block whose first line begins with `ffrecord/`. A package begins at the left
 margin. A room of the package is indented, and named by its path in the package. The modules follow,
@@ -25,6 +25,7 @@ import pytest
 from tests.docs.pages import ROOT, blocks, code_spans, table_rows
 
 PAGE = "docs/architecture.md"
+SPANS = {*code_spans(PAGE), *code_spans("docs/decisions.md")}
 PACKAGES = ("ffrecord", "ffrecord_fuse")
 WITHOUT_A_PLACE = {"__init__", "__main__"}
 PLACES = ("", *PACKAGES, "scripts/benchmarks")
@@ -86,13 +87,13 @@ def test_the_files_that_the_page_mentions_exist(pointer: str) -> None:
     assert (ROOT / pointer).exists()
 
 
-@pytest.mark.parametrize("span", sorted({s for s in code_spans(PAGE) if s.endswith((".py", "/"))}))
+@pytest.mark.parametrize("span", sorted(s for s in SPANS if s.endswith((".py", "/"))))
 def test_the_modules_that_the_page_mentions_exist(span: str) -> None:
     assert any((ROOT / place / span).exists() for place in PLACES)
 
 
 @pytest.mark.parametrize(
-    "span", sorted({s for s in code_spans(PAGE) if re.fullmatch(r"([a-z_]+\.)+[A-Z]\w+", s)})
+    "span", sorted(s for s in SPANS if re.fullmatch(r"([a-z_]+\.)+[A-Z]\w+", s))
 )
 def test_the_names_that_the_page_mentions_exist(span: str) -> None:
     module, _, name = span.rpartition(".")

@@ -282,7 +282,9 @@ def test_a_stopped_peer_is_not_the_fastest_of_the_headline(
     medians = {
         name: {"records_per_s": speed, "share": part} for name, (speed, part) in speeds.items()
     }
-    _, ours, theirs, value = row.cells({"medians": {"case": medians}})
+    cells = row.cells({"medians": {"case": medians}})
+    assert cells is not None
+    _, ours, theirs, value = cells
     assert ours == "400"
     assert theirs.endswith(peer)
     assert value == ratio
