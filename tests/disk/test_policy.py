@@ -193,6 +193,30 @@ def test_a_trial_ends_a_burst() -> None:
     assert decide(costs, GIB, GIB, Pattern(KIB)).piece >= 4 * SMALLEST
 
 
+@pytest.mark.parametrize("field", ["_sampled", "_pieces", "_piece_bytes", "_piece_seconds"])
+def test_another_process_may_begin_a_new_sample_at_any_time(
+    field: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Forked workers share a meter without a lock."""
+    monkeypatch.setattr(Meter, field, property(lambda _: 0, lambda *_: None))
+    meter = Meter()
+    meter.observe_reads(512, 512 * KIB, 512 * 10e-6)
+    for _ in range(TRIALS):
+        meter.observe_pieces(MANY, MANY * SMALLEST, MANY * 20e-6)
+    costs = meter.costs
+    assert costs is not None
+    assert costs.byte > 0
+
+
+def test_pieces_that_took_no_time_say_nothing() -> None:
+    """A worker of a mount that always has other work never waits for its pieces."""
+    meter = Meter()
+    meter.observe_reads(512, 512 * KIB, 512 * 10e-6)
+    before = meter.costs
+    meter.observe_pieces(MANY, MANY * SMALLEST, 0.0)
+    assert meter.costs == before
+
+
 def test_an_unmeasured_disk_has_no_costs() -> None:
     meter = Meter()
     assert meter.costs is None
