@@ -209,7 +209,11 @@ class Fetch:
     def _read_pieces(self, reads: Ints, piece: int) -> None:
         """Let the disk begin to read the pieces of these reads. `_through` copies them later."""
         assert self._pieces is not None
-        plan, self._through_cache = self.plan, reads
+        plan = self.plan
+        if plan.order is None:  # in the order of the batch
+            keys = (plan.offset[reads], 0 * reads if plan.file is None else plan.file[reads])
+            reads = reads[np.lexsort(keys)]
+        self._through_cache = reads
         file = None if plan.file is None else plan.file[reads]
         self._asked_at = time.perf_counter()
         self._asked_for = self._pieces.fill(file, plan.offset[reads], plan.need[reads], piece)

@@ -107,6 +107,23 @@ def test_prefetched_and_asynchronous_batches_are_read_in_pieces_too(stored: Path
 
 
 @pytest.mark.usefixtures("slow")
+def test_misses_of_a_batch_that_seemed_cached_are_read_in_pieces_too(
+    stored: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such a batch is not sorted."""
+    none = np.zeros(10, bool)
+    monkeypatch.setattr(pagecache.PageCache, "has_most", lambda *_: True)
+    monkeypatch.setattr(pagecache.PageCache, "has_each", lambda *_: none)
+    with FileReader(stored) as reader:
+        pieces = pieces_of(reader)
+        batch = list(range(COUNT - 100, 0, -300))
+        assert len(batch) == len(none)
+        assert [bytes(each) for each in reader.read(batch)] == [content(r) for r in batch]
+        offsets = reader.get_offsets(0)[np.array(batch)]
+        assert pieces.have(None, offsets, np.full(len(batch), SIZE)).all()
+
+
+@pytest.mark.usefixtures("slow")
 def test_pages_that_were_taken_back_are_read_again(stored: Path) -> None:
     drop(stored)
     with FileReader(stored) as reader:
