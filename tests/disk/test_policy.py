@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, replace
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,7 +19,7 @@ from ffrecord.disk.policy import (
     Decision,
     Pattern,
     decide,
-    extent,
+    extents,
 )
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
@@ -76,8 +77,9 @@ def test_pieces_never_cost_more_than_twice_the_reads_themselves(
     if not piece:
         return
     today = costs.of(len(wanted), sum(length for _, length in wanted))
-    ranges = [extent(begin, begin + length, piece, size) for begin, length in wanted]
-    pieces = costs.of(len(ranges), sum(end - begin for begin, end in ranges))
+    begin, lengths = np.array(wanted).T
+    low, high = extents(begin, begin + lengths, piece, size)
+    pieces = costs.of(len(wanted), float((high - low).sum()))
     assert pieces <= 2 * today * (1 + 1e-9), "even if nothing is ever used again"
 
 
@@ -89,7 +91,7 @@ def test_an_extent_has_the_read_and_stays_within_a_piece_and_the_read(
     begin: int, length: int, piece: int, more: int
 ) -> None:
     size = begin + length + more
-    low, high = extent(begin, begin + length, piece, size)
+    (low,), (high,) = extents(np.array([begin]), np.array([begin + length]), piece, size)
     assert low <= begin < begin + length <= high <= size
     assert low % piece == 0
     assert high - low <= piece + length
