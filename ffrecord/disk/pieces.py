@@ -148,7 +148,7 @@ class Pieces:
         for run in asked_before:
             if run.cached() < run.size:
                 run.announce()
-        if self._decision.rest and not self.reads_rest:
+        if self._decision.rest and self._totals.bytes < self._size and not self.reads_rest:
             self._start_rest()
         return requests, total
 

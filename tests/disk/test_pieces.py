@@ -203,7 +203,9 @@ def test_a_slow_disk_is_noticed_within_the_first_batch(
         assert pieces.stats()["piece_bytes"] > 0
 
 
-def test_bytes_of_the_background_are_counted_once(stored: Path) -> None:
+def test_bytes_of_the_background_are_counted_once(
+    stored: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     sources = SourceSet([str(stored)], direct=True)
     pieces, size = Pieces(sources.each, limit=1 << 40), os.path.getsize(stored)
     pieces.meter = slow_meter()
@@ -216,6 +218,11 @@ def test_bytes_of_the_background_are_counted_once(stored: Path) -> None:
         offset = step[1]
     assert pieces.stats()["piece_bytes"] == -(-size // GRANULE) * GRANULE
     assert pieces.have(None, np.array([0, size - SIZE]), np.array([SIZE, SIZE])).all()
+    assert pieces.size_for(SIZE) == piece
+    assert pieces._decision.rest
+    pieces.rest_ended()
+    monkeypatch.setattr(pieces, "_start_rest", None)  # nothing is left for another thread
+    pieces.fill(None, np.array([0]), np.array([SIZE]), piece)
 
 
 def test_batches_of_any_kind_request_each_granule_of_their_pieces_once(
