@@ -100,13 +100,10 @@ def image_file(layout: Layout, archive: str) -> int:
     """
     tried = _folders(archive)
     for folder in tried:
-        try:
-            fd = _nameless(folder)
-        except OSError:  # the file system has no files without a name, or is read-only
-            continue
-        if _works(layout, folder):
-            return fd
-        os.close(fd)
+        # OSError: the file system has no files without a name, is read-only or full.
+        with contextlib.suppress(OSError):
+            if _works(layout, folder):
+                return _nameless(folder)
     why = (
         "the kernel must read an image from a local disk (ext4, xfs, btrfs), which needs Linux "
         f"6.12; none of {', '.join(tried)} is suitable; set TMPDIR to a folder on such a disk"
@@ -188,8 +185,9 @@ def _works(layout: Layout, folder: str) -> bool:
     others (corrected by eade54040384 in Linux 6.18).
     """
     with contextlib.ExitStack() as undo:
-        image, device = _nameless(folder), _nameless(folder)
+        image = _nameless(folder)
         undo.callback(os.close, image)
+        device = _nameless(folder)
         undo.callback(os.close, device)
         content = np.random.default_rng().bytes(_DEVICE)
         os.pwrite(device, content, 0)
