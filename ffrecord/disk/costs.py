@@ -135,11 +135,13 @@ class Meter(Shared):
 
     def observe_pieces(self, pieces: int, size: int, seconds: float) -> None:
         """Learn from pieces that the disk read while the caller waited for `seconds`."""
-        self._pieces += pieces
-        self._piece_bytes += size
-        self._piece_seconds += seconds
-        pieces, size, seconds = self._pieces, self._piece_bytes, self._piece_seconds
+        if not size or seconds <= 0:
+            return
+        # Each field is read once: another process may set it to 0 at any time.
+        pieces, size = self._pieces + pieces, self._piece_bytes + size
+        seconds = self._piece_seconds + seconds
         if pieces < FEWEST or (seconds < self._shortest and pieces < MANY):
+            self._pieces, self._piece_bytes, self._piece_seconds = pieces, size, seconds
             return
         each, length = seconds / pieces, size / pieces
         self._pieces = self._piece_bytes = 0
@@ -157,10 +159,11 @@ class Meter(Shared):
         # A hard disk first seeks, then reads the bytes. A disk with rate limits waits for both
         # limits at once. So at least a quarter of the time counts for the bytes.
         sample = max(each - self._request - PROCESSOR, each / 4) / length
-        self._samples[self._sampled % SAMPLES] = sample
-        self._sampled += 1
+        sampled = self._sampled
+        self._samples[sampled % SAMPLES] = sample
         # The lower quartile: a busy program makes a disk look slow, a burst makes it look fast.
-        samples = sorted(self._samples[: self._sampled])
+        samples = sorted(self._samples[: sampled + 1])
+        self._sampled = sampled + 1
         self._byte = samples[len(samples) // 4]
         self._request = min(self._without_bytes(), each)
 

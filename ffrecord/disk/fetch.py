@@ -38,6 +38,7 @@ WINDOW_READS = 256
 SLOW_WINDOW = 0.004
 
 BLOCKING_WAVE = 16  # reads of a wave without AIO
+MOST_WAVES = 8  # of reads through the page cache, because each wave has a queue of its own
 MEASURING_READS = 16  # in flight while nothing is known about the disk
 
 _NONE = np.empty(0, np.int64)
@@ -199,7 +200,10 @@ class Fetch:
             hot = self._pieces.have(plan.file, plan.offset, plan.need)
             others = (~hot).nonzero()[0]
             some = fds if isinstance(fds, int) else fds[others]
-            hot[others] = cache.has_each(some, plan.offset[others], plan.need[others])
+            which = some, plan.offset[others], plan.need[others]
+            # If a few looks find none of them, `Pieces.fill` asks about whole pieces: fewer calls.
+            if len(others) and cache.use_cachestat and cache.has_most(*which) is not False:
+                hot[others] = cache.has_each(*which)
         elif self._cached is None:
             hot = cache.has_each(fds, plan.offset, plan.need)
         else:
@@ -209,7 +213,11 @@ class Fetch:
     def _read_pieces(self, reads: Ints, piece: int) -> None:
         """Let the disk begin to read the pieces of these reads. `_through` copies them later."""
         assert self._pieces is not None
-        plan, self._through_cache = self.plan, reads
+        plan = self.plan
+        if plan.order is None:  # in the order of the batch
+            keys = (plan.offset[reads], 0 * reads if plan.file is None else plan.file[reads])
+            reads = reads[np.lexsort(keys)]
+        self._through_cache = reads
         file = None if plan.file is None else plan.file[reads]
         self._asked_at = time.perf_counter()
         self._asked_for = self._pieces.fill(file, plan.offset[reads], plan.need[reads], piece)
@@ -217,8 +225,9 @@ class Fetch:
     def _through(self) -> Iterator[list[int]]:
         """Yield the reads whose pieces the disk is reading, as their pages arrive."""
         fds, waited = _descriptors(self._sources.fds, self.plan.file), 0.0
-        for at in range(0, len(self._through_cache), BLOCKING_WAVE):
-            reads = self._through_cache[at : at + BLOCKING_WAVE]
+        step = max(BLOCKING_WAVE, -(-len(self._through_cache) // MOST_WAVES))
+        for at in range(0, len(self._through_cache), step):
+            reads = self._through_cache[at : at + step]
             began = time.perf_counter()
             self._copy(fds, reads)
             waited += time.perf_counter() - began

@@ -16,21 +16,20 @@ counts and repeated advice do no harm.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 import threading
 import time
 import weakref
 from collections.abc import Iterator, Sequence
 from ctypes import c_double, c_int64
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ffrecord.aliases import Ints, Mask
 from ffrecord.disk import shared
 from ffrecord.disk.costs import meter_of
-from ffrecord.disk.policy import SMALLEST, Costs, Decision, Pattern, decide, extent
+from ffrecord.disk.policy import SMALLEST, Costs, Decision, Pattern, decide, extents
 from ffrecord.disk.shared import Shared
 from ffrecord.disk.warming import STEP, Range, announced
 from ffrecord.errors import TruncatedError
@@ -57,11 +56,6 @@ class _Totals(Shared):
     )  # fmt: skip
 
 
-class _Run(NamedTuple):
-    range: Range
-    is_new: bool
-
-
 class Pieces:
     """Pieces of the files of one reader.
 
@@ -76,10 +70,9 @@ class Pieces:
         device = os.fstat(sources[0].fd).st_dev
         self.meter = meter_of(device)
         self.single_meter = meter_of(device, single=True)
-        self._sizes = [os.fstat(source.fd).st_size for source in sources]
-        self._size = sum(self._sizes)
-        granules = [-(-size // GRANULE) for size in self._sizes]
-        self._first = np.concatenate([[0], np.cumsum(granules)]).astype(np.int64)
+        self._sizes = np.array([os.fstat(source.fd).st_size for source in sources])
+        self._size = int(self._sizes.sum())
+        self._first = np.concatenate([[0], np.cumsum(-(-self._sizes // GRANULE))])
         self._filled: Mask = shared.flags(int(self._first[-1]))  # granules that were requested
         self._memory, self._asked_at = 0, float("-inf")
         self._hits = self._misses = 0
@@ -138,25 +131,24 @@ class Pieces:
         Returns:
             The number of pieces and of bytes that the disk must read, as far as that is known.
         """
-        files = [0] * len(offset) if file is None else file.tolist()
         requests = total = 0
         asked_before = []
-        for number, begin, end in self._joined(files, offset.tolist(), length.tolist(), piece):
-            for run in self._claim(number, begin, end):
-                if not run.is_new:
-                    asked_before.append(run)
-                    continue
-                # Another process may have read the piece. Its time says nothing about the disk.
-                missing = run.range.size - run.range.cached()
-                run.range.announce()
-                requests += -(-missing // piece)
-                total += missing
+        file = np.zeros_like(offset) if file is None else file
+        for run, is_new in self._claimed(*self._joined(file, offset, length, piece)):
+            if not is_new:
+                asked_before.append(run)
+                continue
+            # Another process may have read the piece. Its time says nothing about the disk.
+            missing = run.size - run.cached()
+            run.announce()
+            requests += -(-missing // piece)
+            total += missing
         # Either another process asked for them a moment ago, or the kernel has freed them since.
         # Two processes that ask at the same time would get every second page each.
         for run in asked_before:
-            if run.range.cached() < run.range.size:
-                run.range.announce()
-        if self._decision.rest and not self.reads_rest:
+            if run.cached() < run.size:
+                run.announce()
+        if self._decision.rest and self._totals.bytes < self._size and not self.reads_rest:
             self._start_rest()
         return requests, total
 
@@ -164,26 +156,49 @@ class Pieces:
         """Do the same as `fill` for one read."""
         return self.fill(np.array([file]), np.array([offset]), np.array([length]), piece)
 
-    def _claim(self, file: int, begin: int, end: int) -> list[_Run]:
-        """Mark the granules of a range, and divide it into new runs and runs marked before."""
-        first, source = int(self._first[file]), self._sources[file]
-        low, high = begin // GRANULE, -(-end // GRANULE)
-        old = self._filled[first + low : first + high].copy()
+    def _joined(
+        self, file: Ints, offset: Ints, length: Ints, piece: int
+    ) -> tuple[Ints, Ints, Ints]:
+        """Return the file, begin and end of each range to read. Adjacent ranges are joined."""
+        begin, end = extents(offset, offset + length, piece, self._sizes[file])
+        # Positions in all files, one after the other: an earlier range may end last.
+        at = GRANULE * self._first[file]
+        until = np.maximum.accumulate(at + end)
+        opens = np.ones(len(file), bool)
+        opens[1:] = ((at + begin)[1:] > until[:-1]) | (file[1:] != file[:-1])
+        heads, tails = _bounds(opens)
+        return file[heads], begin[heads], until[tails] - at[tails]
+
+    def _claimed(self, file: Ints, begin: Ints, end: Ints) -> Iterator[tuple[Range, bool]]:
+        """Yield runs of the granules of ranges; True if the run was not requested before.
+
+        A new run is marked when it is yielded. The caller requests it at once, because other
+        processes take marked granules for cached ones.
+        """
+        first = self._first[file]
+        low, high = first + begin // GRANULE, first - (-end // GRANULE)
+        count = high - low
+        row = np.arange(len(file)).repeat(count)  # the range of each granule
+        granule = np.arange(len(row)) + (low - (count.cumsum() - count))[row]
+        old = self._filled[granule]
+        opens = np.ones(len(row), bool)
+        opens[1:] = (row[1:] != row[:-1]) | (old[1:] != old[:-1])
+        heads, tails = _bounds(opens)
+        row, low, high = row[heads], granule[heads], granule[tails] + 1
+        begins = GRANULE * (low - first[row])
+        ends = np.minimum(GRANULE * (high - first[row]), end[row])
         # A range that ends with a read may have only a part of its last granule.
-        self._mark(first + low, first + (high if end == self._sizes[file] else end // GRANULE))
-        edges = [0, *((old[1:] != old[:-1]).nonzero()[0] + 1).tolist(), len(old)]
-        return [
-            _Run(
-                Range(source, (low + one) * GRANULE, min((low + two) * GRANULE, end)),
-                is_new=not old[one],
-            )
-            for one, two in itertools.pairwise(edges)
-        ]
+        high -= (ends % GRANULE > 0) & (ends < self._sizes[file[row]])
+        columns = (file[row], begins, ends, ~old[heads], low, high)
+        for number, start, stop, is_new, *marks in zip(*(c.tolist() for c in columns), strict=True):
+            if is_new:
+                self._mark(*marks)
+            yield Range(self._sources[number], start, stop), is_new
 
     def _mark(self, begin: int, end: int) -> None:
         """Mark granules as requested."""
         granules = self._filled[begin:end]
-        self._totals.bytes += GRANULE * (len(granules) - int(np.count_nonzero(granules)))
+        self._totals.bytes += GRANULE * (end - begin - int(np.count_nonzero(granules)))
         granules[:] = True
 
     @property
@@ -223,26 +238,15 @@ class Pieces:
         if not self._decision.piece or self._allowed() < self._size:
             return None
         self._totals.rest_at = time.monotonic()
-        missing = ~self._filled[first + offset // GRANULE : last]
-        if not missing.any():
+        low = first + offset // GRANULE
+        left = self._filled[low:last]
+        if left.all():
             return None
-        begin = offset // GRANULE + int(missing.argmax())
-        count = min(STEP // GRANULE, last - first - begin)
-        self._mark(first + begin, first + begin + count)
-        return begin * GRANULE, min((begin + count) * GRANULE, self._sizes[file])
-
-    def _joined(
-        self, files: list[int], offsets: list[int], lengths: list[int], piece: int
-    ) -> list[tuple[int, int, int]]:
-        """Return the file, begin and end of each range to read. Adjacent ranges are joined."""
-        ranges: list[tuple[int, int, int]] = []
-        for file, offset, length in zip(files, offsets, lengths, strict=True):
-            begin, end = extent(offset, offset + length, piece, self._sizes[file])
-            if ranges and ranges[-1][0] == file and begin <= ranges[-1][2]:
-                begin = ranges[-1][1]
-                end = max(end, ranges.pop()[2])
-            ranges.append((file, begin, end))
-        return ranges
+        begin = low + int(left.argmin())
+        end = min(begin + STEP // GRANULE, last)
+        self._mark(begin, end)
+        size = int(self._sizes[file])
+        return (begin - first) * GRANULE, min((end - first) * GRANULE, size)
 
     def stats(self) -> dict[str, Any]:
         """Return the decision with its reason, the costs, and the counts of reads and bytes."""
@@ -256,6 +260,12 @@ class Pieces:
             "misses": self._misses,
             "piece_bytes": self._totals.bytes,
         }
+
+
+def _bounds(opens: Mask) -> tuple[Ints, Ints]:
+    """Return the first and last rows of groups; `opens` is True for the first ones."""
+    heads = opens.nonzero()[0]
+    return heads, np.append(heads[1:], len(opens)) - 1
 
 
 def _read_rest(pieces: weakref.ref[Pieces], sources: Sequence[Source]) -> None:

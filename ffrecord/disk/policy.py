@@ -10,6 +10,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
+from ffrecord.aliases import Ints
 from ffrecord.text import human
 
 SMALLEST = 16 << 10
@@ -104,11 +107,11 @@ def decide(
     return Decision(piece, why, rest=pattern.filled >= MUCH_OF_A_FILE * size)
 
 
-def extent(begin: int, end: int, piece: int, size: int) -> tuple[int, int]:
-    """Return the range to read for a miss of [begin, end) in a file of `size` bytes.
+def extents(begin: Ints, end: Ints, piece: int, size: Ints | int) -> tuple[Ints, Ints]:
+    """Return the ranges to read for misses of [begin, end) in files of `size` bytes.
 
-    The range starts with the piece in which the read begins. It ends with that piece or with the
+    A range starts with the piece in which the read begins. It ends with that piece or with the
     read, whichever is later. So the range is never longer than a piece and the read together.
     """
     start = begin - begin % piece
-    return start, min(max(start + piece, end), size)
+    return start, np.minimum(np.maximum(start + piece, end), size)

@@ -35,7 +35,6 @@ SLOT = 32  # bytes; inode numbers count in this unit
 HEAD = 4096
 """Bytes in front of the first inode if there are few devices. The kernel reads its first page."""
 
-LONGEST_EXTENT = 1 << 20
 LARGEST_XATTR = (1 << 16) - 1  # bytes of a value: a 16-bit number
 MOST_SHARED = 255  # shared extended attributes of one inode: an 8-bit number
 MOST_INLINE = 4 * ((1 << 16) - 2)  # bytes after an inode's xattr header: a 16-bit number of words

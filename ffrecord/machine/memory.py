@@ -10,10 +10,9 @@ SHARE = 1 / 2
 """Part of the available memory that is used by default. The rest is for the program and others."""
 
 _ROOTS = {"v1": "/sys/fs/cgroup/memory", "v2": "/sys/fs/cgroup"}
-_FILES = {
-    "v1": ("memory.limit_in_bytes", "memory.usage_in_bytes"),
-    "v2": ("memory.max", "memory.current"),
-}
+# Above memory.high, the kernel frees cached files and slows the program down.
+_LIMITS = {"v1": ("memory.limit_in_bytes",), "v2": ("memory.max", "memory.high")}
+_USAGE = {"v1": "memory.usage_in_bytes", "v2": "memory.current"}
 _CACHED = {
     "v1": ("total_inactive_file", "total_active_file"),
     "v2": ("inactive_file", "active_file"),
@@ -40,13 +39,13 @@ def _of_machine(root: str) -> int:
 def _of_cgroups(root: str) -> Iterator[int]:
     """Yield the free memory of each cgroup with a limit, from this process's own up to the root."""
     for version, path in _groups(root):
-        limit_name, usage_name = _FILES[version]
         while True:
             folder = f"{root}{_ROOTS[version]}{path}"
-            with contextlib.suppress(OSError, ValueError):
-                limit = int(_text(f"{folder}/{limit_name}"))  # "max" is a ValueError: no limit
-                usage = int(_text(f"{folder}/{usage_name}"))
-                yield limit - usage + _cached(f"{folder}/memory.stat", _CACHED[version])
+            for name in _LIMITS[version]:
+                with contextlib.suppress(OSError, ValueError):
+                    limit = int(_text(f"{folder}/{name}"))  # "max" is a ValueError: no limit
+                    usage = int(_text(f"{folder}/{_USAGE[version]}"))
+                    yield limit - usage + _cached(f"{folder}/memory.stat", _CACHED[version])
             if path in ("", "/"):
                 break
             path = os.path.dirname(path)

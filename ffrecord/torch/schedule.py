@@ -28,7 +28,12 @@ from torch.utils.data import (
 from ffrecord.torch.assembler import BatchRequest
 from ffrecord.torch.draws import Draws
 from ffrecord.torch.randomness import mixed_seed
-from ffrecord.torch.samplers import DistributedShuffleSampler, ShuffleSampler
+from ffrecord.torch.samplers import (
+    BlockShuffleSampler,
+    DistributedBlockShuffleSampler,
+    DistributedShuffleSampler,
+    ShuffleSampler,
+)
 from ffrecord.torch.stateful import is_stateful, own_state
 
 SamplerState: TypeAlias = dict[str, Any]
@@ -38,7 +43,8 @@ SEEKABLE = (ShuffleSampler, DistributedShuffleSampler)
 # Samplers that fix the order of an epoch when it begins, so batches may be asked for early. Any
 # other sampler may choose a batch when it is asked, for example from the losses of the last batch.
 SETTLED = (
-    *SEEKABLE, SequentialSampler, RandomSampler, SubsetRandomSampler, WeightedRandomSampler,
+    ShuffleSampler, BlockShuffleSampler, DistributedShuffleSampler, DistributedBlockShuffleSampler,
+    SequentialSampler, RandomSampler, SubsetRandomSampler, WeightedRandomSampler,
     DistributedSampler, list, tuple, range, torch.Tensor, np.ndarray,
 )  # fmt: skip
 

@@ -35,7 +35,7 @@ NEEDED = {
 # version with the error, and the version that corrects it.
 USE_AFTER_FREE = (((6, 12, 0), (6, 12, 72)), ((6, 13, 0), (6, 18, 11)), ((6, 19, 0), (6, 19, 1)))
 LARGEST_CHUNKS = ALIGNMENT << 32  # bytes of a device: block numbers have 32 bits
-LARGEST_EXTENTS = erofs.EXTENTS.block << 32  # bytes of all devices
+LARGEST_EXTENTS = 15 << 40  # bytes of all devices; of 2**32 blocks, the rest is for the image
 
 _NO_RIGHT = (
     "this root has no right to mount EROFS: it is the root of a user namespace, or of a container "
@@ -100,13 +100,10 @@ def image_file(layout: Layout, archive: str) -> int:
     """
     tried = _folders(archive)
     for folder in tried:
-        try:
-            fd = _nameless(folder)
-        except OSError:  # the file system has no files without a name, or is read-only
-            continue
-        if _works(layout, folder):
-            return fd
-        os.close(fd)
+        # OSError: the file system has no files without a name, is read-only or full.
+        with contextlib.suppress(OSError):
+            if _works(layout, folder):
+                return _nameless(folder)
     why = (
         "the kernel must read an image from a local disk (ext4, xfs, btrfs), which needs Linux "
         f"6.12; none of {', '.join(tried)} is suitable; set TMPDIR to a folder on such a disk"
@@ -151,7 +148,7 @@ def _features() -> set[str]:
 def _require_disk(layout: Layout, sources: tuple[Source, ...], size: int) -> None:
     """Raise `Refused` unless archives of this size, on this disk, can have the layout."""
     if layout is erofs.EXTENTS and size >= LARGEST_EXTENTS:
-        raise Refused(errno.EFBIG, "the archive is larger than 16 TiB")
+        raise Refused(errno.EFBIG, "the archive is larger than 15 TiB")
     for source in sources:
         if not _takes_direct_reads(source, layout.block):
             why = f"{source.path}: its disk refuses O_DIRECT reads of {layout.block} bytes"
@@ -188,8 +185,9 @@ def _works(layout: Layout, folder: str) -> bool:
     others (corrected by eade54040384 in Linux 6.18).
     """
     with contextlib.ExitStack() as undo:
-        image, device = _nameless(folder), _nameless(folder)
+        image = _nameless(folder)
         undo.callback(os.close, image)
+        device = _nameless(folder)
         undo.callback(os.close, device)
         content = np.random.default_rng().bytes(_DEVICE)
         os.pwrite(device, content, 0)

@@ -52,6 +52,7 @@ class Window:
     begin: int
     end: int
     memory: memoryview | None = None
+    error: Exception | None = None  # if it could not be read
     waiting: list[tuple[int, FilePiece, Sequence[Window]]] = field(default_factory=list)
     """Requests (number and piece) that wait until the window is read. The windows are all that the
     piece needs."""

@@ -205,6 +205,9 @@ class Reading:
     def _take_from(self, windows: Sequence[Window], unique: int, piece: FilePiece) -> None:
         """Answer from windows: now if they have been read, otherwise when they are."""
         for window in windows:
+            if window.error is not None:  # before the request waited for it
+                self._answer_without(window.error, unique, piece)
+                return
             if window.memory is None:
                 window.waiting.append((unique, piece, windows))
                 return
@@ -262,6 +265,7 @@ class Reading:
         """
         waiting, window.waiting = window.waiting, []
         if isinstance(result, Exception):
+            window.error = result
             self._ahead.forget(window)
             for unique, piece, _ in waiting:
                 self._attempt(partial(self._answer_without, result), unique, piece)

@@ -14,7 +14,7 @@ from ffrecord import FileReader, FileWriter, TruncatedError
 from ffrecord.disk import costs, fetch, pagecache
 from ffrecord.disk.costs import CERTAIN, FIRST_READS, Meter
 from ffrecord.disk.pieces import GRANULE, Pieces
-from ffrecord.disk.source import SourceSet
+from ffrecord.disk.source import Source, SourceSet
 from tests.support.patience import PATIENCE
 
 COUNT, SIZE = 3000, 5000
@@ -107,6 +107,23 @@ def test_prefetched_and_asynchronous_batches_are_read_in_pieces_too(stored: Path
 
 
 @pytest.mark.usefixtures("slow")
+def test_misses_of_a_batch_that_seemed_cached_are_read_in_pieces_too(
+    stored: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such a batch is not sorted."""
+    none = np.zeros(10, bool)
+    monkeypatch.setattr(pagecache.PageCache, "has_most", lambda *_: True)
+    monkeypatch.setattr(pagecache.PageCache, "has_each", lambda *_: none)
+    with FileReader(stored) as reader:
+        pieces = pieces_of(reader)
+        batch = list(range(COUNT - 100, 0, -300))
+        assert len(batch) == len(none)
+        assert [bytes(each) for each in reader.read(batch)] == [content(r) for r in batch]
+        offsets = reader.get_offsets(0)[np.array(batch)]
+        assert pieces.have(None, offsets, np.full(len(batch), SIZE)).all()
+
+
+@pytest.mark.usefixtures("slow")
 def test_pages_that_were_taken_back_are_read_again(stored: Path) -> None:
     drop(stored)
     with FileReader(stored) as reader:
@@ -186,7 +203,9 @@ def test_a_slow_disk_is_noticed_within_the_first_batch(
         assert pieces.stats()["piece_bytes"] > 0
 
 
-def test_bytes_of_the_background_are_counted_once(stored: Path) -> None:
+def test_bytes_of_the_background_are_counted_once(
+    stored: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     sources = SourceSet([str(stored)], direct=True)
     pieces, size = Pieces(sources.each, limit=1 << 40), os.path.getsize(stored)
     pieces.meter = slow_meter()
@@ -199,6 +218,53 @@ def test_bytes_of_the_background_are_counted_once(stored: Path) -> None:
         offset = step[1]
     assert pieces.stats()["piece_bytes"] == -(-size // GRANULE) * GRANULE
     assert pieces.have(None, np.array([0, size - SIZE]), np.array([SIZE, SIZE])).all()
+    assert pieces.size_for(SIZE) == piece
+    assert pieces._decision.rest
+    pieces.rest_ended()
+    monkeypatch.setattr(pieces, "_start_rest", None)  # nothing is left for another thread
+    pieces.fill(None, np.array([0]), np.array([SIZE]), piece)
+
+
+def test_batches_of_any_kind_request_each_granule_of_their_pieces_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = np.array([40 * GRANULE + 5, 7 * GRANULE, 100])
+    for number, size in enumerate(sizes.tolist()):
+        (tmp_path / f"{number}").touch()
+        os.truncate(tmp_path / f"{number}", size)
+    asked: list[tuple[int, int]] = []
+    monkeypatch.setattr(
+        Source, "will_need",
+        lambda self, begin, length: asked.extend(granules(int(self.path[-1]), begin, length)),
+    )  # fmt: skip
+    monkeypatch.setattr("ffrecord.disk.pagecache.cached_bytes", lambda fd, at, size: size)
+    pieces = Pieces(SourceSet([f"{tmp_path}/{n}" for n in range(3)], direct=False).each)
+    rng = np.random.default_rng(1)
+    known: set[tuple[int, int]] = set()
+    for _ in range(200):
+        file = np.sort(rng.choice(3, rng.integers(1, 9), p=[0.8, 0.1, 0.1]))
+        length = 1 + rng.integers(0, np.minimum(rng.choice([9, 5 * GRANULE]), sizes[file]))
+        offset = rng.integers(0, sizes[file] - length + 1)
+        order, piece = np.lexsort((offset, file)), GRANULE << int(rng.integers(4))
+        offset, length = offset[order], length[order]
+        due: set[tuple[int, int]] = set()
+        whole: set[tuple[int, int]] = set()
+        for number, begin, stop in zip(file, offset - offset % piece, offset + length, strict=True):
+            end = min(max(stop, begin + piece), sizes[number])
+            due |= set(granules(number, begin, end - begin))
+            partial = end % GRANULE if end < sizes[number] else 0
+            whole |= set(granules(number, begin, end - begin - partial))
+        asked.clear()
+        pieces.fill(file, offset, length, piece)
+        assert sorted(asked) == sorted(due - known)
+        known |= whole
+        assert pieces.stats()["piece_bytes"] == len(known) * GRANULE
+        if rng.random() < 0.1:
+            pieces, known = Pieces(pieces._sources), set()
+
+
+def granules(file: int, begin: int, length: int) -> list[tuple[int, int]]:
+    return [(file, at) for at in range(begin // GRANULE, -(-(begin + length) // GRANULE))]
 
 
 def test_pieces_that_another_process_has_read_are_not_measured(stored: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, replace
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,7 +19,7 @@ from ffrecord.disk.policy import (
     Decision,
     Pattern,
     decide,
-    extent,
+    extents,
 )
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
@@ -76,8 +77,9 @@ def test_pieces_never_cost_more_than_twice_the_reads_themselves(
     if not piece:
         return
     today = costs.of(len(wanted), sum(length for _, length in wanted))
-    ranges = [extent(begin, begin + length, piece, size) for begin, length in wanted]
-    pieces = costs.of(len(ranges), sum(end - begin for begin, end in ranges))
+    begin, lengths = np.array(wanted).T
+    low, high = extents(begin, begin + lengths, piece, size)
+    pieces = costs.of(len(wanted), float((high - low).sum()))
     assert pieces <= 2 * today * (1 + 1e-9), "even if nothing is ever used again"
 
 
@@ -89,7 +91,7 @@ def test_an_extent_has_the_read_and_stays_within_a_piece_and_the_read(
     begin: int, length: int, piece: int, more: int
 ) -> None:
     size = begin + length + more
-    low, high = extent(begin, begin + length, piece, size)
+    (low,), (high,) = extents(np.array([begin]), np.array([begin + length]), piece, size)
     assert low <= begin < begin + length <= high <= size
     assert low % piece == 0
     assert high - low <= piece + length
@@ -191,6 +193,30 @@ def test_a_trial_ends_a_burst() -> None:
     assert costs is not None
     assert 200e-6 < costs.request < 400e-6
     assert decide(costs, GIB, GIB, Pattern(KIB)).piece >= 4 * SMALLEST
+
+
+@pytest.mark.parametrize("field", ["_sampled", "_pieces", "_piece_bytes", "_piece_seconds"])
+def test_another_process_may_begin_a_new_sample_at_any_time(
+    field: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Forked workers share a meter without a lock."""
+    monkeypatch.setattr(Meter, field, property(lambda _: 0, lambda *_: None))
+    meter = Meter()
+    meter.observe_reads(512, 512 * KIB, 512 * 10e-6)
+    for _ in range(TRIALS):
+        meter.observe_pieces(MANY, MANY * SMALLEST, MANY * 20e-6)
+    costs = meter.costs
+    assert costs is not None
+    assert costs.byte > 0
+
+
+def test_pieces_that_took_no_time_say_nothing() -> None:
+    """A worker of a mount that always has other work never waits for its pieces."""
+    meter = Meter()
+    meter.observe_reads(512, 512 * KIB, 512 * 10e-6)
+    before = meter.costs
+    meter.observe_pieces(MANY, MANY * SMALLEST, 0.0)
+    assert meter.costs == before
 
 
 def test_an_unmeasured_disk_has_no_costs() -> None:

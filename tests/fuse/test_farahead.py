@@ -12,8 +12,10 @@ from ffrecord.archive.blocks import FilePiece
 from ffrecord.remote.source import PART
 from ffrecord_fuse.serve import remotereads
 from ffrecord_fuse.serve.farahead import FARTHEST, MOST_BYTES, FarAhead
-from ffrecord_fuse.serve.readahead import FOLLOWING, RUNS, Window, bytes_of
+from ffrecord_fuse.serve.readahead import FOLLOWING, RUNS, Run, Window, bytes_of
+from ffrecord_fuse.serve.remotereading import RemoteReading
 from ffrecord_fuse.serve.remotereads import Wanted, joined
+from ffrecord_fuse.wire import reply
 from tests.fuse.test_readahead import Records
 
 REQUEST = 1 << 20
@@ -100,6 +102,40 @@ def test_a_network_without_room_opens_no_window() -> None:
     for number in range(39):
         assert records.ask_for(records.starts[number], records.starts[number + 1]) == []
     assert records.disk.read == []
+
+
+class Waiting(RemoteReading):
+    """Requests that wait for windows, without a session."""
+
+    def __init__(self, ahead: FarAhead) -> None:
+        self._ahead = ahead
+        self.answers: list[tuple[int, bytes | None]] = []
+
+    def _check(self, piece: FilePiece, memory: memoryview) -> None:
+        pass
+
+    def _send(self, answer: bytes | memoryview, content: memoryview | None = None) -> None:
+        assert content is not None
+        self.answers.append((reply.unique_of(answer), content.tobytes()))
+
+    def _fail(self, unique: int, inode: int, error: Exception) -> None:
+        self.answers.append((unique, None))
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+@pytest.mark.parametrize("failed", [(), (0,), (1,), (0, 1)])
+def test_a_read_that_needs_two_windows_is_answered_once(
+    order: tuple[int, int], failed: tuple[int, ...]
+) -> None:
+    run, data = Run(0, 0), content(0, 200)
+    windows = Window(run, 0, 0, 100), Window(run, 0, 100, 200)
+    waiting = Waiting(FarRecords([200, 1000]).far)
+    waiting._take_from(windows, 7, FilePiece(0, 0, 50, 100, 0, 100, None, 0))
+    for number in order:
+        window = windows[number]
+        arrived = memoryview(data)[window.begin : window.end]
+        waiting._answer_from(window, OSError("lost") if number in failed else arrived)
+    assert waiting.answers == [(7, None if failed else data[50:150])]
 
 
 def test_many_readers_share_the_memory() -> None:

@@ -288,6 +288,21 @@ def test_without_a_suitable_folder_all_tried_ones_are_named(
         probe.image_file(erofs.EXTENTS, str(archive))
 
 
+def test_a_kernel_that_makes_mistakes_leaves_no_open_file(
+    archive: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The daemon of the back end that is tried next would keep it."""
+
+    def makes_mistakes(layout: erofs.Layout, folder: str) -> bool:
+        raise Refused(errno.EIO, "wrong bytes")
+
+    monkeypatch.setattr(probe, "_works", makes_mistakes)
+    before = set(os.listdir("/proc/self/fd"))
+    with pytest.raises(Refused, match="wrong bytes"):
+        probe.image_file(erofs.EXTENTS, str(archive))
+    assert set(os.listdir("/proc/self/fd")) <= before
+
+
 @pytest.mark.parametrize(
     ("words", "mountpoint", "says"),
     [

@@ -53,6 +53,10 @@ def v2(folder: str, limit: str, usage: int, cached: int) -> dict[str, str]:
          2 * GIB - GIB // 2),
         ({"proc/self/cgroup": "0::/a/b\n", **v2("/a/b", str(3 * GIB), GIB, 0)}, 2 * GIB),
         ({"proc/self/cgroup": "0::/a/b\n", **v2("/a/b", "max", GIB, 0)}, 8 * GIB),
+        ({"proc/self/cgroup": "0::/a\n", **v2("/a", "max", GIB, GIB // 2),
+          "sys/fs/cgroup/a/memory.high": f"{2 * GIB}\n"}, 2 * GIB - GIB // 2),
+        ({"proc/self/cgroup": "0::/a\n", **v2("/a", str(2 * GIB), GIB, 0),
+          "sys/fs/cgroup/a/memory.high": "max\n"}, GIB),
         # A limit further up holds too, and a limit above the machine's memory does not.
         ({"proc/self/cgroup": "0::/a/b\n", **v2("/a/b", "max", 0, 0),
           **v2("/a", str(GIB), GIB // 4, 0)}, GIB - GIB // 4),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,14 @@ from ffrecord.disk.tally import TALLY
 from ffrecord.machine import memory
 from ffrecord.records import ahead
 from ffrecord.torch import (
+    BlockShuffleSampler,
     ConcatDataset,
     DataLoader,
     Dataset,
+    DistributedBlockShuffleSampler,
+    DistributedShuffleSampler,
     PackedFolderDataset,
+    ShuffleSampler,
     Subset,
     lookahead,
 )
@@ -38,6 +43,7 @@ from tests.torch.datasets import (
 
 SIZE = 4
 STEPS = -(-N // SIZE)
+ALONE: Any = {"num_replicas": 1, "rank": 0}
 
 
 class Watch:
@@ -107,6 +113,23 @@ def test_every_batch_is_read_ahead(kind: str, numbers: Path, archive: Path, watc
         assert (watch.hits, watch.misses) == (epoch * len(loader), 0)
     assert [sample for batch in found for sample in batch] == [plain(s) for s in dataset[:]]
     assert all(reader.prefetched == 0 for reader in dataset.ffreaders())
+
+
+@pytest.mark.parametrize(
+    "sampler",
+    [
+        ShuffleSampler, BlockShuffleSampler, partial(DistributedShuffleSampler, **ALONE),
+        partial(DistributedBlockShuffleSampler, **ALONE),
+    ],
+)  # fmt: skip
+def test_batches_of_our_samplers_are_read_ahead(
+    sampler: Callable[[Any], Any], numbers: Path, watch: Watch
+) -> None:
+    dataset = Reading(numbers)
+    loader = DataLoader(dataset, SIZE, sampler=sampler(dataset))
+    assert sorted(n for batch in batches(loader) for n in batch) == list(range(N))
+    assert (watch.hits, watch.misses) == (STEPS, 0)
+    assert loader._steps.depth == lookahead.MOST_AHEAD
 
 
 def test_both_parts_of_a_sum_are_read_ahead(numbers: Path, watch: Watch) -> None:
