@@ -45,6 +45,7 @@ from ffrecord import (
     pack_folder,
     write_dataset,
 )
+from ffrecord.atomic import locks
 from ffrecord.convert import convert
 from ffrecord.records.dump import dump
 from ffrecord.remote import multipart, parts, retries, sending, uploads
@@ -613,7 +614,7 @@ def test_a_record_that_is_not_whole_is_removed_without_harm(state: Path) -> None
 def test_a_record_that_a_listing_has_locked_is_made_again(
     state: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, answers = uploads.take, [False]
+    real, answers = locks.take, [False]
     monkeypatch.setattr(uploads, "take", lambda *args: answers.pop() if answers else real(*args))
     record = uploads.Record("s3://bucket/a", None, {})
     monkeypatch.undo()
