@@ -401,6 +401,6 @@ def open_store(root: tuple[str, str], options: Mapping[str, Any], deadline: floa
         raise
     except Exception as error:
         names = ", ".join(map(repr, options)) or "none"
-        what = f"{url if scheme[:4] != 'http' else scheme + '://'}: cannot be opened with these "
+        what = f"{urls.shown(url)}: cannot be opened with these "
         what += f"options ({type(error).__name__}); storage_options has the names {names}"
         raise UrlError(what) from None
