@@ -56,7 +56,6 @@ class FileSystem:
         self._fs = fs
         self._process = os.getpid()
         self._threads: ThreadPoolExecutor | None = None
-        self._versions: dict[str, Version] = {}
 
     @property
     def identity(self) -> int:

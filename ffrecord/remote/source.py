@@ -178,9 +178,8 @@ class RemoteSource:
         for kept in (self._first, self._last):
             if kept is not None and 0 <= offset - kept.begin < len(kept.body):
                 return _copy(kept, memory, offset)
-        for begin, end in list(self._ahead):
+        for (begin, end), (process, asked) in list(self._ahead.items()):
             if begin <= offset < end:
-                process, asked = self._ahead[begin, end]
                 if process != os.getpid():
                     self._ahead.pop((begin, end), None)
                     continue
