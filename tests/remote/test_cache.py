@@ -12,6 +12,7 @@ import shutil
 import stat
 import subprocess
 import sys
+import threading
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -591,6 +592,29 @@ def test_blocks_whose_flush_fails_do_not_count(
         (path,) = cache.glob("*.map")
         assert not any(path.read_bytes()[cachemap.ENTRIES_AT :])
         check_epoch(reader, records, 0)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_blocks_are_published_after_an_error_in_the_thread(
+    through: Proxy, record_file: str, records: list[bytes], cache: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    def fails(copy: Any) -> None:
+        raise CacheWarning("a filter turns warnings into errors")
+
+    monkeypatch.setattr(publisher, "PAUSE", 0.01)
+    with FileReader(f"{through.url}/{record_file}", cache=cache) as reader:
+        for some, publish in ((ALL[:500], fails), (ALL[500:], copy_module.Copy.publish)):
+            monkeypatch.setattr(copy_module.Copy, "publish", publish)
+            assert handmade.as_bytes(reader.read(some)) == [records[i] for i in some]
+            for thread in threading.enumerate():
+                if thread.name == "ffrecord-cache":
+                    thread.join(PATIENCE)
+        copy = source_of(reader).copy
+        assert copy is not None
+        (path,) = cache.glob("*.map")
+        raw = path.read_bytes()[cachemap.ENTRIES_AT :]
+        assert cachemap.there([copy.header.seed], 0, raw)[0].all()
 
 
 # ---- room --------------------------------------------------------------------------------------
