@@ -200,7 +200,8 @@ class CacheFolder:
                 total += entry.stat(follow_symlinks=False).st_blocks * 512
         for name, ending in others:
             if ending == NEW or name not in maps:
-                total -= self._remove(name + ending)
+                with contextlib.suppress(PermissionError):  # another user has planted it
+                    total -= self._remove(name + ending)
         return total
 
     def _entries(self) -> Iterator[os.DirEntry[str]]:
@@ -241,7 +242,7 @@ class CacheFolder:
 
     def _drop_from(self, kept: Kept, size: int) -> int:
         try:
-            fd = os.open(self.file(kept.name, MAP), os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+            fd = self.open_file(kept.name, MAP)
         except OSError:
             return 0
         try:
@@ -253,7 +254,7 @@ class CacheFolder:
         """Punch holes into a copy, from its end on. Remove it if nothing is left."""
         freed, end = 0, kept.header.blocks * BLOCK
         try:
-            fd = os.open(self.file(kept.name, COPY), os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+            fd = self.open_file(kept.name, COPY)
         except OSError:
             return self.remove(kept.name)
         try:
@@ -274,6 +275,10 @@ class CacheFolder:
         return freed if freed >= size else freed + self.remove(kept.name)
 
     # ---- the files -----------------------------------------------------------------------
+
+    def open_file(self, name: str, ending: str) -> int:
+        """Open a file of a version. Raises PermissionError if another user has planted it."""
+        return open_own(self.file(name, ending))
 
     def names(self) -> dict[str, list[str]]:
         """Return the names of all versions in the folder, by the first part of their names."""
@@ -322,13 +327,12 @@ class CacheFolder:
 
     def _open(self, name: str, due: MapHeader) -> tuple[MapHeader, int, int]:
         with contextlib.ExitStack() as unless_whole:
-            flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-            map_fd = os.open(self.file(name, MAP), flags)
+            map_fd = self.open_file(name, MAP)
             unless_whole.callback(os.close, map_fd)
             found = read_header(map_fd)
             if (found.size, found.etag) != (due.size, due.etag):
                 raise DamagedMapError("it is the map of another object")
-            fd = os.open(self.file(name, COPY), flags)
+            fd = self.open_file(name, COPY)
             unless_whole.callback(os.close, fd)
             if os.fstat(fd).st_size != found.size or os.fstat(map_fd).st_size != found.length:
                 raise DamagedMapError("one of the files has the wrong size")

@@ -80,8 +80,7 @@ def _opened(folder: CacheFolder, kept: Kept) -> Iterator[tuple[int, int]]:
     with contextlib.ExitStack() as files:
         fds = []
         for ending in (COPY, MAP):
-            flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
-            fds.append(os.open(folder.file(kept.name, ending), flags))
+            fds.append(folder.open_file(kept.name, ending))
             files.callback(os.close, fds[-1])
         yield fds[0], fds[1]
 
