@@ -710,6 +710,20 @@ def test_files_are_dropped_while_others_are_read(
     assert used(cache) <= bound
 
 
+def test_an_object_that_claims_to_be_huge_drops_nothing(
+    through: Proxy, site: Site, records: list[bytes], cache: Path
+) -> None:
+    first, second = (f"{through.url}/{name}" for name in numbered(site, records, 2))
+    fill(first, cache, records)
+    before = used(cache)
+    through.fault = lambda request: "huge"
+    with pytest.warns(CacheWarning, match="too small for an object of 1,000,000,000,000,000 bytes"):
+        reader = FileReader(second, cache=cache, cache_size="1GB")
+    assert bytes(reader.read_one(3)) == records[4]
+    reader.close()
+    assert used(cache) == before
+
+
 @contextmanager
 def small_disk(folder: Path, size: str) -> Iterator[Path]:
     folder.mkdir()

@@ -45,7 +45,10 @@ LOOK_AGAIN = 0.25
 entries of blocks that would have to be requested are looked at each time."""
 
 LOOK_AT = 512
-"""Entries of the map that are read at once: 4 KiB of it, 32 MiB of the object."""
+"""Entries that are read with that of a missing block: 4 KiB of the map, 32 MiB of the object."""
+
+MOST_ENTRIES = 1 << 17
+"""Entries of the map that are read at once. The map of a large object is longer than 100 MB."""
 
 MOST_UNPUBLISHED = 64 << 20
 """Bytes after which blocks are flushed at once. A flush that has more to do holds up other users of
@@ -219,6 +222,11 @@ class Copy:
     def _read_entries(self, first: int, last: int) -> bool:
         """Take note of the entries [first, last) of the map; return True if blocks are new."""
         last = min(last, self.header.blocks)
+        parts = range(first, last, MOST_ENTRIES)
+        found = [self._read_part(at, min(at + MOST_ENTRIES, last)) for at in parts]
+        return any(found)
+
+    def _read_part(self, first: int, last: int) -> bool:
         length = (last - first) * cachemap.ENTRY.itemsize
         try:
             raw = os.pread(self._map_fd, length, cachemap.entry_at(first))

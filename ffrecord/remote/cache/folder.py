@@ -35,6 +35,9 @@ NAME = re.compile(r"[0-9a-f]{32}-[0-9a-f]{16}")
 MAP, COPY, NEW = ".map", ".copy", ".new"
 _ENDINGS = (MAP, COPY, NEW)
 
+MOST_MAP = 1 / 8
+"""Share of the cache that one map may take. A server can claim any size for an object."""
+
 LONGEST_PAUSE = 0.002
 """Seconds between two looks at the lock, which take some microseconds. Workers of a loader wait for
 it often, and for a few milliseconds."""
@@ -159,6 +162,8 @@ class CacheFolder:
         Files that nobody uses are dropped to make room. The caller has the lock.
         """
         used, bound = self._read_count(), self._limit()
+        if size > bound:  # dropping everything would not help
+            return False
         if used is None or used + size > bound:
             used = self._recount()
             if used + size > bound:
@@ -342,7 +347,10 @@ class CacheFolder:
             return found, fd, map_fd
 
     def _create(self, name: str, header: MapHeader) -> tuple[MapHeader, int, int]:
-        if not self.reserve(-(-header.length // 4096) * 4096):
+        length = -(-header.length // 4096) * 4096
+        if length - cachemap.ENTRIES_AT > MOST_MAP * self._limit():
+            raise OSError(errno.EFBIG, f"too small for an object of {header.size:,} bytes")
+        if not self.reserve(length):
             raise OSError(errno.ENOSPC, "the cache is full, and all files in it are in use")
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
         self._remove(name + NEW)

@@ -107,6 +107,6 @@ class Cache:
                 if found is None or not found.usable or not os.path.exists(found.path):
                     found = _open[path] = Copy(self._folder, name, header)
                 return found
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, MemoryError) as error:
             trouble.warn(self._folder.path, error)
             return None
