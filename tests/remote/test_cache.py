@@ -33,7 +33,7 @@ from ffrecord.records.reader import table_of
 from ffrecord.remote import retries
 from ffrecord.remote.cache import copy as copy_module
 from ffrecord.remote.cache import folder as folder_module
-from ffrecord.remote.cache import publisher, trouble
+from ffrecord.remote.cache import listing, publisher, trouble
 from ffrecord.remote.cache.folder import CacheFolder
 from ffrecord.remote.source import RemoteSource
 from ffrecord.torch import DataLoader, Dataset
@@ -722,6 +722,28 @@ def test_an_object_that_claims_to_be_huge_drops_nothing(
     assert bytes(reader.read_one(3)) == records[4]
     reader.close()
     assert used(cache) == before
+
+
+def test_a_copy_that_is_removed_while_open_does_not_grow(
+    through: Proxy, record_file: str, records: list[bytes], cache: Path
+) -> None:
+    """Nothing would count its bytes, so all files could need more room than the cache may have."""
+    url = f"{through.url}/{record_file}"
+    with FileReader(url, cache=cache) as reader:
+        reader.read(range(400))
+        folder = CacheFolder(str(cache), None)
+        (kept,) = folder.kept()
+        listing.remove(folder, kept.name)
+        copy = source_of(reader).copy
+        assert copy is not None
+        before = os.stat(copy.open_path).st_blocks
+        check_epoch(reader, records, 0)
+        assert os.stat(copy.open_path).st_blocks == before
+        with FileReader(url, cache=cache) as second:  # has another copy
+            check_epoch(second, records, 0)
+            through.requests.clear()
+            check_epoch(second, records, 1)
+            assert not through.requests
 
 
 @contextmanager

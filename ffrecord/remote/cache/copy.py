@@ -99,6 +99,11 @@ class Copy:
         """Size of the object."""
         return self.header.size
 
+    @property
+    def is_named(self) -> bool:
+        """True unless the files were removed, for example by `ffrecord cache rm`."""
+        return all(os.fstat(fd).st_nlink for fd in (self._fd, self._map_fd))
+
     # ---- the blocks that are there -------------------------------------------------------
 
     @property
@@ -298,6 +303,9 @@ class Copy:
         crcs = [_crcs_of(data) for _, data in runs]
         try:
             with self._folder.locked():
+                if not self.is_named:  # nobody would find the bytes, and they would not be counted
+                    self._writable = False
+                    return
                 if not self._folder.reserve(sum(len(data) for _, data in runs)):
                     trouble.warn_full(self._folder.path)
                     return

@@ -104,7 +104,7 @@ class Cache:
             with _lock:
                 path = os.path.join(self._folder.path, name)
                 found = _open.get(path)
-                if found is None or not found.usable or not os.path.exists(found.path):
+                if found is None or not (found.usable and found.is_named):
                     found = _open[path] = Copy(self._folder, name, header)
                 return found
         except (OSError, ValueError, MemoryError) as error:
