@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import gc
 import json
 import multiprocessing
@@ -744,6 +745,29 @@ def test_a_copy_that_is_removed_while_open_does_not_grow(
             through.requests.clear()
             check_epoch(second, records, 1)
             assert not through.requests
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_copy_that_is_being_listed_can_be_opened(
+    through: Proxy, record_file: str, records: list[bytes], cache: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    fill(f"{through.url}/{record_file}", cache, records)
+    (path,) = cache.glob("*.map")
+    lister = os.open(path, os.O_RDWR)
+    fcntl.flock(lister, fcntl.LOCK_EX)
+    real = fcntl.flock
+
+    def flock(fd: int, how: int) -> None:
+        if how == fcntl.LOCK_SH:  # this would wait
+            os.close(lister)
+        real(fd, how)
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with FileReader(f"{through.url}/{record_file}", cache=cache) as reader:
+        through.requests.clear()
+        check_epoch(reader, records, 0)
+        assert not through.requests
 
 
 @contextmanager

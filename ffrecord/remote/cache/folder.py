@@ -341,7 +341,7 @@ class CacheFolder:
             unless_whole.callback(os.close, fd)
             if os.fstat(fd).st_size != found.size or os.fstat(map_fd).st_size != found.length:
                 raise DamagedMapError("one of the files has the wrong size")
-            fcntl.flock(map_fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            fcntl.flock(map_fd, fcntl.LOCK_SH)  # `ffrecord cache ls` may have it for an instant
             os.utime(map_fd)
             unless_whole.pop_all()
             return found, fd, map_fd
