@@ -76,9 +76,10 @@ class RemoteFetch:
         plan = self.plan
         for read, offset in enumerate(plan.offset.tolist()):
             where = self._objects[0 if plan.file is None else int(plan.file[read])]
-            if where.copy is not None:
+            copy = where.copy
+            if copy is not None:
                 end = offset + wanted(plan, read, where)
-                self._expected[read] = where.copy, where.copy.expect(offset, end)
+                self._expected[read] = copy, copy.expect(offset, end)
 
     def _expect_no_more(self, reads: Iterable[int]) -> None:
         for read in reads:

@@ -14,6 +14,7 @@ import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
@@ -136,7 +137,8 @@ class RemoteSource:
 
         The cache does not change the copy while the caller keeps the result.
         """
-        return None if self.copy is None else self.copy.pinned()
+        copy = self.copy
+        return None if copy is None else copy.pinned()
 
     def read_bytes(self, offset: int, length: int) -> bytes:
         """Return `length` bytes from `offset` on."""
@@ -194,16 +196,17 @@ class RemoteSource:
 
     def _from_copy(self, memory: Bytes, offset: int) -> int:
         """Copy verified bytes of the cache; return how many."""
-        there, until = self._run(offset, offset + len(memory))
-        if not there or self.copy is None:
+        copy, (there, until) = self.copy, self._run(offset, offset + len(memory))
+        if not there or copy is None:
             return 0
-        return until - offset if self.copy.read_into(memory[: until - offset], offset) else 0
+        return until - offset if copy.read_into(memory[: until - offset], offset) else 0
 
     def _run(self, begin: int, end: int) -> tuple[bool, int]:
         """Return whether the cache has the byte at `begin`, and how far the same holds."""
-        if self.copy is None or self._distrusted or not self.copy.usable:
+        copy = self.copy  # another thread may give it up
+        if copy is None or self._distrusted or not copy.usable:
             return False, end
-        return self.copy.run(begin, end)
+        return copy.run(begin, end)
 
     def _until_known(self, begin: int, end: int) -> int:
         """Return how far the bytes from `begin` on are neither in memory nor in the cache."""
@@ -237,9 +240,10 @@ class RemoteSource:
         return begin // BLOCK * BLOCK, min(-(-end // BLOCK) * BLOCK, self.version.size)
 
     def _keep(self, answers: Sequence[Answer], *, again: bool = False) -> None:
-        if self.copy is not None and answers:
+        copy = self.copy
+        if copy is not None and answers:
             pieces = [(each.begin, np.frombuffer(each.body, np.uint8)) for each in answers]
-            self.copy.put(pieces, again=again)
+            copy.put(pieces, again=again)
 
     def __del__(self) -> None:
         if getattr(self, "copy", None) is not None:
@@ -291,19 +295,20 @@ class RemoteSources:
         their way first. `checked`: the caller compares checksums. `shares`: the last part may be
         records whose blocks are on their way for other batches.
         """
-        there = self._copies.have(file, begin, end, checked=checked)
-        due = self._copies.expect(file, begin, end) if shares else None
+        copies = self._copies  # another thread may give them up
+        there = copies.have(file, begin, end, checked=checked)
+        due = copies.expect(file, begin, end) if shares else None
         if there is None and due is None:
             return [(self._request(file, begin, end, slabs), None)]
         if there is None:
             there = np.zeros(len(begin), bool)
         if there.all():
-            return [(self._read_copies(file, begin, end, slabs), None)]
+            return [(_read_copies(copies, file, begin, end, slabs), None)]
         if due is None:
             due = there
         parts: list[Part] = []
         missing, kept, later = ~(there | due), there, due & ~there
-        for mask, read in ((missing, self._request), (kept, self._read_copies)):
+        for mask, read in ((missing, self._request), (kept, partial(_read_copies, copies))):
             rows = mask.nonzero()[0]
             if len(rows):
                 some = None if file is None else file[rows]
@@ -313,10 +318,6 @@ class RemoteSources:
             TALLY.missed += 1  # it is no batch that the cache had
             parts.append((None, rows))
         return parts
-
-    def _read_copies(self, file: Ints | None, begin: Ints, end: Ints, slabs: SlabPool) -> Fetch:
-        places = self._copies.places(file)
-        return Fetch(self._copies.local, places, begin, end, "auto", slabs)
 
     def _request(
         self, file: Ints | None, begin: Ints, end: Ints, slabs: SlabPool
@@ -340,12 +341,13 @@ class RemoteSources:
         Returns:
             False if the error is not about a copy.
         """
-        if isinstance(error, RemoteError) or not self._copies.are_used:
+        if isinstance(error, RemoteError):
             return False
-        self._copies.give_up(error)
-        for source in self.each:
-            source.copy = None
-        self._copies = Copies([None for _ in self.each])
+        if self._copies.are_used:  # otherwise another read that was under way has failed before
+            self._copies.give_up(error)
+            for source in self.each:
+                source.copy = None
+            self._copies = Copies([None for _ in self.each])
         return True
 
     def traffic(self) -> dict[str, int]:
@@ -369,6 +371,12 @@ class RemoteSources:
 
     def __iter__(self) -> Iterator[RemoteSource]:
         return iter(self.each)
+
+
+def _read_copies(
+    copies: Copies, file: Ints | None, begin: Ints, end: Ints, slabs: SlabPool
+) -> Fetch:  # fmt: skip
+    return Fetch(copies.local, copies.places(file), begin, end, "auto", slabs)
 
 
 def open_places(link: Link, places: Sequence[Place], cache: Cache | None = None) -> RemoteSources:

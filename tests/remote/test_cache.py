@@ -35,6 +35,7 @@ from ffrecord.remote import retries
 from ffrecord.remote.cache import copy as copy_module
 from ffrecord.remote.cache import folder as folder_module
 from ffrecord.remote.cache import listing, publisher, trouble
+from ffrecord.remote.cache.copies import Copies
 from ffrecord.remote.cache.folder import CacheFolder
 from ffrecord.remote.source import RemoteSource
 from ffrecord.torch import DataLoader, Dataset
@@ -833,6 +834,51 @@ def test_a_copy_that_is_truncated_while_open_is_one_warning(
             check_epochs(reader, records)
         assert bytes(reader.read_one(1400)) == records[1400]
         assert len(caught) == 1
+
+
+def test_batches_under_way_go_on_when_the_copy_of_both_fails(
+    through: Proxy, record_file: str, records: list[bytes], cache: Path
+) -> None:
+    fill(f"{through.url}/{record_file}", cache, records)
+    with FileReader(f"{through.url}/{record_file}", cache=cache) as reader:
+        check_epoch(reader, records, 0)
+        os.truncate(the_copy(cache), 1_000_000)
+        batches = range(900, 1000), range(1400, 1500)
+        waiting = [reader.read_async(batch) for batch in batches]
+        with pytest.warns(CacheWarning):
+            found = [handmade.as_bytes(each.result()) for each in waiting]
+        assert found == [[records[i] for i in batch] for batch in batches]
+
+
+def test_a_copy_that_another_thread_gives_up_is_replaced_by_the_network(
+    through: Proxy, site: Site, records: list[bytes], cache: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """The locks last as long as reads of the copies: otherwise they could read new holes."""
+    names = numbered(site, records, 1)
+    bound = int(1.5 * (site.folder / names[0]).stat().st_size)
+    with FileReader(f"{through.url}/{names[0]}", cache=cache, cache_size=bound) as reader:
+        check_epoch(reader, records, 0)
+        real, sources = Copies.have, table_of(reader).require_open()
+        under_way: list[object] = []
+
+        def have(self: Copies, *arguments: Any, **options: Any) -> Any:
+            found = real(self, *arguments, **options)
+            if self.are_used:
+                under_way.append(self.local)
+            sources.give_up_copies(OSError(errno.EIO, "broken"))  # type: ignore[union-attr]
+            return found
+
+        monkeypatch.setattr(Copies, "have", have)
+        with pytest.warns(CacheWarning, match="broken"):
+            assert handmade.as_bytes(reader.read(range(100))) == records[:100]
+        check_epoch(reader, records, 1)
+        folder = CacheFolder(str(cache), bound)
+        for is_dropped in (False, True):
+            forget()
+            with folder.locked():
+                assert folder.reserve(bound) == is_dropped
+            under_way.clear()
 
 
 # ---- processes ---------------------------------------------------------------------------------
