@@ -619,6 +619,24 @@ def test_blocks_are_published_after_an_error_in_the_thread(
         assert cachemap.there([copy.header.seed], 0, raw)[0].all()
 
 
+def test_holes_of_another_process_are_no_damage(
+    through: Proxy, record_file: str, records: list[bytes], cache: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    fill(f"{through.url}/{record_file}", cache, records)
+    monkeypatch.setattr(folder_module, "STRIDE", 4 * BLOCK)
+    folder, real = CacheFolder(str(cache), 16 << 20), listing._block
+
+    def block(*arguments: Any) -> bytes:
+        with folder.locked():
+            folder.reserve(8 << 20)
+        return real(*arguments)
+
+    monkeypatch.setattr(listing, "_block", block)
+    (kept,) = folder.kept()
+    assert listing.check(folder, kept.name) == listing.Checked(kept.header.blocks, 0)
+
+
 # ---- room --------------------------------------------------------------------------------------
 
 

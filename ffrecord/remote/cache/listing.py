@@ -59,6 +59,7 @@ def check(folder: CacheFolder, name: str) -> Checked:
     """Compare the checksums of all blocks of a copy. Remove damaged ones from its map."""
     kept = folder.read(name)
     with _opened(folder, kept) as (fd, map_fd):
+        fcntl.flock(map_fd, fcntl.LOCK_SH)  # so that no holes are punched meanwhile
         numbers, crcs = _there(map_fd, kept.header)
         damaged = 0
         for number, crc in zip(numbers.tolist(), crcs.tolist(), strict=True):
