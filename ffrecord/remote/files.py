@@ -172,6 +172,8 @@ def remote_files(fname: Any, given: RemoteOptions) -> RemoteFiles:
         if not fname:
             raise ValueError("fname is an empty list; pass at least one URL")
         found = [located(path, given) for path in fname]
+        if any(options != found[0][1] for _, options in found):
+            raise ValueError("the files are on different file systems; pass those of one of them")
         return RemoteFiles([path for path, _ in found], found[0][1])
     folder = remote_folder(fname, given)
     path = folder.path.partition("?")[0] if urls.is_url(folder.path) else folder.path

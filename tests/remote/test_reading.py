@@ -269,6 +269,13 @@ def test_options_that_make_no_sense_for_urls_are_refused(
         FileReader(f"{site.url}/{record_file}", **options)
 
 
+def test_files_of_several_file_systems_are_refused(site: Site, record_file: str) -> None:
+    in_memory(site, record_file)
+    paths = [UPath(f"memory://remote/{record_file}", use=use) for use in (1, 2)]
+    with pytest.raises(ValueError, match="on different file systems"):
+        FileReader(cast(Any, paths))
+
+
 def test_options_for_urls_are_refused_for_paths(tmp_path: Path) -> None:
     path = handmade.write_records(tmp_path / "a.ffr", [b"a"])
     with pytest.raises(ValueError, match="storage_options is for URLs"):
