@@ -17,8 +17,9 @@ from ffrecord.remote import filesystems, loop, obstores, urls
 from ffrecord.remote.answers import Place, Store
 from ffrecord.remote.cache.objects import Cache
 from ffrecord.remote.link import Link
+from ffrecord.remote.opening import open_places
 from ffrecord.remote.options import Options, RemoteOptions, checked
-from ffrecord.remote.source import RemoteSources, open_places
+from ffrecord.remote.source import RemoteSources
 from ffrecord.remote.trouble import Span
 
 SUFFIX = ".ffr"
