@@ -28,7 +28,7 @@ from ffrecord.atomic.direct import write_all
 from ffrecord.atomic.locks import open_own, take
 from ffrecord.disk import libc
 from ffrecord.format import cachemap
-from ffrecord.format.cachemap import BLOCK, DamagedMapError, MapHeader, NotAMapError
+from ffrecord.format.cachemap import BLOCK, DamagedMapError, MapHeader
 from ffrecord.machine.boot import boot_id
 
 NAME = re.compile(r"[0-9a-f]{32}-[0-9a-f]{16}")
@@ -385,9 +385,3 @@ def seeds(header: MapHeader) -> tuple[int, ...]:
 def read_header(map_fd: int) -> MapHeader:
     """Return the header of an open map."""
     return cachemap.parse(os.pread(map_fd, cachemap.ENTRIES_AT, 0))
-
-
-__all__ = [
-    "COPY", "MAP", "CacheFolder", "DamagedMapError", "Kept", "NotAMapError", "read_header",
-    "recent_seed", "seeds",
-]  # fmt: skip
