@@ -104,9 +104,10 @@ def _locked(open_it: Callable[[], int], path: str) -> int:
                 return fd
 
 
-def open_own(path: str, mode: int) -> int:
-    """Open a file of the current user for reading and writing; create it if it is missing."""
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, mode)
+def open_own(path: str, mode: int | None = None) -> int:
+    """Open a file of the current user to read and write; with `mode`, create a missing one."""
+    flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    fd = os.open(path, flags) if mode is None else os.open(path, flags | os.O_CREAT, mode)
     try:
         _require_regular(fd, path)
         refuse_planted(fd, path)

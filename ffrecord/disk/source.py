@@ -237,6 +237,7 @@ class SourceSet:
         self.cache = pagecache.PageCache()
         self.pieces: Pieces | None = None
         self.singles: SingleReads | None = None  # with pieces
+        self.keeps: object = None  # must live as long as reads of these files
         # Without O_DIRECT no alignment is needed, and padding would be copied for nothing.
         self.align = max(source.align for source in self.each) if self.direct else 1
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import errno
 import stat
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from datetime import datetime, timezone
 from glob import has_magic
 from typing import Any, NoReturn
@@ -20,15 +20,14 @@ from typing import Any, NoReturn
 import numpy as np
 from fsspec import AbstractFileSystem
 
-from ffrecord.aliases import Bytes, Ints, Path
+from ffrecord.aliases import Ints, Path
 from ffrecord.archive.folder import PackedFolder
 from ffrecord.archive.index import Index
 from ffrecord.archive.index.lookup import MISSING
 from ffrecord.archive.index.resolve import resolve
 from ffrecord.archive.listing import Entries, Level, are
 from ffrecord.archive.names import to_bytes
-from ffrecord.errors import FFRecordError
-from ffrecord.fsspec import search
+from ffrecord.fsspec import contents, search
 from ffrecord.fsspec.details import (
     Details,
     are_folders,
@@ -39,14 +38,6 @@ from ffrecord.fsspec.details import (
 from ffrecord.fsspec.files import PackedFolderFile
 from ffrecord.fsspec.opening import Target, forget, open_folder
 from ffrecord.records.unchanged import changed
-
-BATCH_BYTES = 256 << 20
-"""Most bytes that `cat` reads as one batch, because it copies them and needs twice the memory."""
-
-MOST_KEPT = (32 << 20) - 4096
-"""Most bytes of a batch whose memory is kept for the next one. glibc has no larger threshold."""
-
-_kept = 128 << 10  # glibc's thresholds at first
 
 
 class PackedFolderFileSystem(AbstractFileSystem):  # type: ignore[misc]
@@ -284,11 +275,7 @@ class PackedFolderFileSystem(AbstractFileSystem):  # type: ignore[misc]
         self, path: Any, start: int | None = None, end: int | None = None, **_: Any
     ) -> bytes:
         """Return the bytes of a file, or of `file[start:end]`."""
-        plain = self._strip_protocol(path)
-        if start is None and end is None:
-            return self.folder.read_one(plain).tobytes()
-        begin, stop, _step = slice(start, end).indices(self.folder.stat(plain).st_size)
-        return self.folder.read_range(plain, begin, max(stop - begin, 0)).tobytes()
+        return contents.of_one(self.folder, self._strip_protocol(path), start, end)
 
     def cat(
         self, path: Any, recursive: bool = False, on_error: str = "raise", **options: Any
@@ -303,7 +290,7 @@ class PackedFolderFileSystem(AbstractFileSystem):  # type: ignore[misc]
         if isinstance(path, list) and not recursive:
             records = self._records_at(path)
             if records is not None:
-                return self._contents_of(path, records, on_error)
+                return contents.of_records(self.folder, path, records, on_error)
         paths = self._expanded(path, recursive, options.get("maxdepth"))
         if not recursive and not isinstance(path, list) and paths == [self._strip_protocol(path)]:
             return self.cat_file(path)
@@ -312,8 +299,8 @@ class PackedFolderFileSystem(AbstractFileSystem):  # type: ignore[misc]
         except OSError:
             if on_error == "raise":
                 raise
-            return dict(self._one_by_one(paths, on_error))
-        return self._contents_of(paths, records, on_error)
+            return dict(contents.one_by_one(self.folder, paths, on_error))
+        return contents.of_records(self.folder, paths, records, on_error)
 
     def _records_at(self, paths: list[Any]) -> Ints | None:
         """Return the records of files, or None if something else than a file's path is given.
@@ -352,39 +339,6 @@ class PackedFolderFileSystem(AbstractFileSystem):  # type: ignore[misc]
                 found.add(each)
         return sorted(found)
 
-    def _contents_of(
-        self, paths: list[str], records: Ints, on_error: str
-    ) -> dict[str, bytes | Exception]:
-        """Return the bytes of files by path, or their errors if `on_error` says so."""
-        ends = np.cumsum(self.folder.reader.record_sizes(records))
-        _keep_freed_memory(int(ends[-1]) if len(ends) else 0)
-        contents: dict[str, bytes | Exception] = {}
-        done = 0
-        while done < len(paths):
-            before = int(ends[done - 1]) if done else 0
-            stop = max(done + 1, int(ends.searchsorted(before + BATCH_BYTES, side="right")))
-            some = paths[done:stop]
-            try:
-                found = self.folder.archive.read_bytes(records[done:stop], some.__getitem__)
-                contents.update(zip(some, found, strict=True))
-            except (FFRecordError, OSError):
-                if on_error == "raise":
-                    raise
-                contents.update(self._one_by_one(some, on_error))
-            done = stop
-        return contents
-
-    def _one_by_one(
-        self, paths: list[str], on_error: str
-    ) -> Iterator[tuple[str, bytes | Exception]]:
-        """Yield each file by itself. Missing and damaged ones are left out, or are exceptions."""
-        for path in paths:
-            try:
-                yield path, self.cat_file(path)
-            except (FFRecordError, OSError) as error:
-                if on_error == "return":
-                    yield path, error
-
     def cat_ranges(
         self, paths: Any, starts: Any, ends: Any, max_gap: int | None = None,
         on_error: str = "return", **_: Any,
@@ -404,38 +358,8 @@ class PackedFolderFileSystem(AbstractFileSystem):  # type: ignore[misc]
                 f"{len(paths)} paths, {len(starts)} starts and {len(ends)} ends were given; pass "
                 "equally many"
             )
-        try:
-            found = self._ranges([self._strip_protocol(path) for path in paths], starts, ends)
-        except (FFRecordError, OSError):
-            # One bad range spoils the batch: find it, and name its file in the error.
-            results: list[bytes | Exception] = []
-            for path, start, end in zip(paths, starts, ends, strict=True):
-                try:
-                    results.append(self.cat_file(path, start, end))
-                except (FFRecordError, OSError) as error:
-                    if on_error != "return":
-                        raise
-                    results.append(error)
-            return results
-        return list(map(np.ndarray.tobytes, found))
-
-    def _ranges(
-        self, paths: list[str], starts: Sequence[int | None], ends: Sequence[int | None]
-    ) -> list[Bytes]:
-        index = self._index
-        inodes = {path: self._file(path) for path in set(paths)}
-        wanted = []
-        for path, start, end in zip(paths, starts, ends, strict=True):
-            inode = inodes[path]
-            begin, stop, _ = slice(start, end).indices(index.record_and_length(inode)[1])
-            wanted.append((inode, begin, max(stop - begin, 0)))
-        return self.folder.archive.read_ranges(wanted)
-
-    def _file(self, path: str) -> int:
-        inode = resolve(self._index, to_bytes(path))
-        if not stat.S_ISREG(self._index.mode(inode)):
-            raise IsADirectoryError(errno.EISDIR, "a folder in the archive", path)
-        return inode
+        plain = [self._strip_protocol(path) for path in paths]
+        return contents.of_ranges(self.folder, plain, starts, ends, on_error)
 
     def _open(
         self, path: str, mode: str = "rb", block_size: int | None = None, **_: Any
@@ -483,19 +407,6 @@ def _reopened(
     if fs.folder.reader.fingerprint != fingerprint:
         raise changed(fs.folder.archive.path)
     return fs
-
-
-def _keep_freed_memory(size: int) -> None:
-    """Let the allocator keep the memory of a batch of `size` bytes when the batch is dropped.
-
-    glibc gives freed memory back to the kernel, and the next batch faults in every page again. That
-    took as long as reading files of 10 kB. Freeing a block raises glibc's thresholds, once and for
-    good, to the size of the block; it then keeps up to twice this size.
-    """
-    global _kept
-    if _kept < size <= MOST_KEPT:
-        _kept = size
-        np.empty(size, np.uint8)
 
 
 def _refuse(path: Any) -> NoReturn:

@@ -2,7 +2,8 @@
 
 Every URL that a program opens makes a new file system object. Opening an archive of a million files
 takes about 0.1 s, so the archives that were used last stay open. All threads use the same
-`PackedFolder`. A local archive that was replaced is opened again.
+`PackedFolder`. A local archive that was replaced is opened again, and so is a remote one after a
+read has found that out.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from fsspec.implementations.local import LocalFileSystem
 
 from ffrecord.aliases import Path
 from ffrecord.archive.folder import PackedFolder
+from ffrecord.disk.source import SourceSet
+from ffrecord.records.reader import table_of
 
 KEPT_OPEN = 8  # archives; each keeps its index in memory, 71 MB for a million files
 LOCAL = (None, "", "file", "local")
@@ -75,10 +78,7 @@ class Target:
         return cls(text, scheme, options)
 
     def version(self) -> object:
-        """Return a value that changes when files on this machine are replaced; otherwise None.
-
-        A remote archive is pinned to its version: if it was replaced, reading raises an error.
-        """
+        """Return a value that changes when files on this machine are replaced; otherwise None."""
         if self.protocol is not None:
             return None
         places = self.place if isinstance(self.place, list) else [self.place]
@@ -91,7 +91,7 @@ def open_folder(target: Target, **options: Any) -> PackedFolder:
     version = target.version()
     with _lock:
         found = _opened.get(key)
-        if found is not None and found.version == version:
+        if found is not None and found.version == version and not _is_over(found.folder):
             _opened.move_to_end(key)
             return found.folder
     found = _open(target, version, options)
@@ -101,6 +101,14 @@ def open_folder(target: Target, **options: Any) -> PackedFolder:
         while len(_opened) > KEPT_OPEN:
             _opened.popitem(last=False)  # its files are closed when nobody uses them
     return found.folder
+
+
+def _is_over(folder: PackedFolder) -> bool:
+    """Return True if reading must fail: the archive was replaced in its store, or closed."""
+    sources = table_of(folder.reader).sources
+    if sources is None:
+        return True
+    return not isinstance(sources, SourceSet) and sources.link.is_outdated
 
 
 def forget() -> None:

@@ -56,6 +56,7 @@ class RemoteFetch:
         self._expected: dict[int, tuple[Copy, int]] = {}  # read -> note in the copy
         self._flight = _Flight(link, objects, plan, memory)
         self._process = os.getpid()
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     @property
     def mine(self) -> bool:
@@ -64,19 +65,21 @@ class RemoteFetch:
 
     def start(self, *, everything: bool) -> None:
         """Put all requests on their way. The link limits how many are in flight."""
+        self._loop = loop.loop()
         TALLY.memory += self.plan.size
         TALLY.missed += len(self.plan.offset)
         self._expect()
-        loop.loop().call_soon_threadsafe(self._flight.launch)
+        self._loop.call_soon_threadsafe(self._flight.launch)
 
     def _expect(self) -> None:
         """Tell the copies which blocks are on their way."""
         plan = self.plan
         for read, offset in enumerate(plan.offset.tolist()):
             where = self._objects[0 if plan.file is None else int(plan.file[read])]
-            if where.copy is not None:
+            copy = where.copy
+            if copy is not None:
                 end = offset + wanted(plan, read, where)
-                self._expected[read] = where.copy, where.copy.expect(offset, end)
+                self._expected[read] = copy, copy.expect(offset, end)
 
     def _expect_no_more(self, reads: Iterable[int]) -> None:
         for read in reads:
@@ -119,19 +122,22 @@ class RemoteFetch:
 
     def close(self) -> None:
         """Cancel the requests that have no answer, and wait until nothing writes into memory."""
-        self._expect_no_more(list(self._expected))
-        if self.mine and not self._flight.is_over:
-            over = threading.Event()
-            loop.loop().call_soon_threadsafe(self._flight.cancel, over)
+        over = threading.Event()
+        if self._cancel(over):
             over.wait()
 
     def __del__(self) -> None:
-        flight = getattr(self, "_flight", None)
-        if flight is not None:
-            self._expect_no_more(list(self._expected))
-        if flight is not None and self.mine and not flight.is_over:
+        if hasattr(self, "_loop"):
             # A batch that nobody wants any more. The tasks keep its memory until they have ended.
-            loop.loop().call_soon_threadsafe(flight.cancel, None)
+            self._cancel(None)
+
+    def _cancel(self, over: threading.Event | None) -> bool:
+        """Cancel the requests that have no answer; return False if there are none."""
+        self._expect_no_more(list(self._expected))
+        if self._loop is None or self._flight.is_over or not self.mine:
+            return False
+        self._loop.call_soon_threadsafe(self._flight.cancel, over)
+        return True
 
 
 class _Flight:
@@ -168,7 +174,8 @@ class _Flight:
                 _copy(answer.body, self._memory[place : place + need])
                 self._arrived(read)
         except asyncio.CancelledError:
-            pass
+            if not self.is_over:  # nobody has called `cancel`: the interpreter ends
+                self._arrived(loop.ended())
         except BaseException as error:
             self._arrived(error)
         self._left -= 1

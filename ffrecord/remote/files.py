@@ -17,8 +17,9 @@ from ffrecord.remote import filesystems, loop, obstores, urls
 from ffrecord.remote.answers import Place, Store
 from ffrecord.remote.cache.objects import Cache
 from ffrecord.remote.link import Link
+from ffrecord.remote.opening import open_places
 from ffrecord.remote.options import Options, RemoteOptions, checked
-from ffrecord.remote.source import RemoteSources, open_places
+from ffrecord.remote.source import RemoteSources
 from ffrecord.remote.trouble import Span
 
 SUFFIX = ".ffr"
@@ -172,6 +173,8 @@ def remote_files(fname: Any, given: RemoteOptions) -> RemoteFiles:
         if not fname:
             raise ValueError("fname is an empty list; pass at least one URL")
         found = [located(path, given) for path in fname]
+        if any(options != found[0][1] for _, options in found):
+            raise ValueError("the files are on different file systems; pass those of one of them")
         return RemoteFiles([path for path, _ in found], found[0][1])
     folder = remote_folder(fname, given)
     path = folder.path.partition("?")[0] if urls.is_url(folder.path) else folder.path

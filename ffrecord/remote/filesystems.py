@@ -18,7 +18,7 @@ from typing import Any
 
 from ffrecord.errors import UrlError
 from ffrecord.remote.answers import Answer, Version
-from ffrecord.remote.obstores import missing
+from ffrecord.remote.library import missing
 from ffrecord.remote.options import REQUESTS
 from ffrecord.remote.parts import Parts
 from ffrecord.remote.trouble import Kind, Span, Trouble, of_exception
@@ -56,7 +56,6 @@ class FileSystem:
         self._fs = fs
         self._process = os.getpid()
         self._threads: ThreadPoolExecutor | None = None
-        self._versions: dict[str, Version] = {}
 
     @property
     def identity(self) -> int:

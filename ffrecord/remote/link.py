@@ -25,6 +25,7 @@ class Link:
         self.deadline = deadline
         self.meter = Meter()
         self.sent = self.repeated = self.received = 0
+        self.is_outdated = False  # True if an object was replaced since it was opened
         self._slots: tuple[int, asyncio.Semaphore] | None = None
 
     async def get(
@@ -117,6 +118,7 @@ class Link:
             if wait is None:
                 if trouble.kind is Kind.NO_SUFFIX:
                     raise trouble
+                self.is_outdated |= trouble.kind is Kind.CHANGED
                 raise error_for(shown, trouble, span, attempts, writing=writing) from None
             self.repeated += 1
             await asyncio.sleep(wait)

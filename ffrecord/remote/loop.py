@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Coroutine
+from concurrent import futures
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
@@ -21,13 +22,19 @@ GRACE = 0.05  # seconds for obstore's threads at the end of the process
 
 _lock = threading.Lock()
 _running: tuple[int, asyncio.AbstractEventLoop, threading.Thread] | None = None
+_has_ended = False  # with the interpreter
 _abandoned: list[object] = []
 """Loops of parent processes. They are never freed: their descriptors are shared with the parent."""
 
 
 def loop() -> asyncio.AbstractEventLoop:
-    """Return the loop of this process; start it if there is none."""
+    """Return the loop of this process; start it if there is none.
+
+    Raises RuntimeError at the end of the interpreter, when nothing answers any more.
+    """
     global _running
+    if _has_ended:
+        raise ended()
     running = _running
     if running is not None and running[0] == os.getpid():
         return running[1]
@@ -44,9 +51,18 @@ def loop() -> asyncio.AbstractEventLoop:
         return _running[1]
 
 
+def ended() -> RuntimeError:
+    """Return the error for requests that come too late."""
+    return RuntimeError("Python is shutting down, so no request can be sent; close readers before")
+
+
 def begin(work: Coroutine[Any, Any, Result]) -> Future[Result]:
     """Start a coroutine in the loop."""
-    return asyncio.run_coroutine_threadsafe(work, loop())
+    try:
+        return asyncio.run_coroutine_threadsafe(work, loop())
+    except RuntimeError:
+        work.close()  # otherwise Python warns that nobody has awaited it
+        raise
 
 
 def wait(work: Coroutine[Any, Any, Result]) -> Result:
@@ -82,15 +98,28 @@ def is_used() -> bool:
 def stop() -> None:
     """End the loop before the interpreter is taken down, because answers still call into it.
 
+    Functions that were registered with atexit earlier are called after this one. They get an error
+    when they wait for an answer.
+
     A thread of obstore that runs Python code while Python shuts down aborts the process. So such
     threads get a moment to end, in which Python does not interrupt them.
     """
+    global _has_ended
     if _running is not None and _running[0] == os.getpid():
         _, running, thread = _running
+        _has_ended = True
+        futures.wait([asyncio.run_coroutine_threadsafe(_cancel_all(), running)], 1)
         running.call_soon_threadsafe(running.stop)
         thread.join(1)
         sys.setswitchinterval(GRACE)
         time.sleep(GRACE)
+
+
+async def _cancel_all() -> None:
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _forget() -> None:

@@ -8,6 +8,7 @@ signed URLs for every operation of S3. S3 ignores parameters whose names begin w
 
 from __future__ import annotations
 
+import http.client
 import urllib.error
 import urllib.request
 from datetime import timedelta
@@ -51,7 +52,11 @@ class Unfinished:
     def _listed(self, prefix: str) -> list[tuple[str, str]]:
         """Return the keys and ids of unfinished uploads, as many as one page has."""
         query = f"uploads=&prefix={quote(prefix, safe='')}"
-        tree = ElementTree.fromstring(self._request("GET", self._bucket, query) or b"<none/>")
+        answer = self._request("GET", self._bucket, query) or b"<none/>"
+        try:
+            tree = ElementTree.fromstring(answer)
+        except ElementTree.ParseError:
+            raise Trouble(Kind.BUSY, "the list of unfinished uploads is not whole") from None
         found = []
         for upload in tree.iter():
             if upload.tag.rpartition("}")[2] == "Upload":
@@ -79,7 +84,7 @@ class Unfinished:
         except urllib.error.HTTPError as error:
             error.close()
             raise of_status(error.code) from None
-        except (OSError, ValueError):
+        except (OSError, ValueError, http.client.HTTPException):
             raise Trouble(Kind.CONNECT, "no connection to the server") from None
 
     def _signed(self, method: str, key: str, **options: Any) -> str:

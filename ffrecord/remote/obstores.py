@@ -1,20 +1,9 @@
-"""Object stores and web servers, through obstore.
-
-obstore has threads of its own, which a forked child does not inherit: in a child, its functions
-wait for ever. So a child loads a second copy of the compiled module, which starts new threads. The
-copy is loaded from memory, because the loader recognises a file that is loaded already.
-"""
+"""Object stores and web servers, through obstore."""
 
 from __future__ import annotations
 
-import importlib
-import importlib.machinery
-import importlib.util
 import os
-import pickle
 import re
-import sys
-import threading
 import time
 from collections.abc import Callable, Mapping
 from types import ModuleType
@@ -24,12 +13,12 @@ from urllib.parse import urlsplit
 from ffrecord.errors import MissingPackageError, UrlError
 from ffrecord.remote import profiles, retries, urls
 from ffrecord.remote.answers import Answer, Version
+from ffrecord.remote.library import abandon, copied, library
 from ffrecord.remote.multipart import Unfinished
 from ffrecord.remote.parts import AT_ONCE, Parts
 from ffrecord.remote.trouble import Kind, Span, Trouble, of_obstore
 
 SCHEMES = frozenset({"s3", "s3a", "gs", "az", "azure", "abfs", "abfss", "adl", "http", "https"})
-_COMPILED = "obstore._obstore"
 
 # Our own retries replace those of obstore, and our time limits are shorter than these.
 NO_RETRIES = {"max_retries": 0}
@@ -47,92 +36,6 @@ APART = ("client_options", "retry_config", "credential_provider")
 _PLACES = ("bucket", "endpoint", "account_name", "container_name")
 _ENDPOINTS = ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT", "AZURE_STORAGE_ENDPOINT")
 """Options and environment variables that say where a store is."""
-
-_lock = threading.Lock()
-_loaded: tuple[int, ModuleType] | None = None
-_abandoned: list[Any] = []
-"""Objects of the parent process. They are kept for ever: freeing them could wait for threads that
-do not exist here."""
-
-
-def library() -> ModuleType:
-    """Return obstore for this process."""
-    global _loaded
-    with _lock:
-        if _loaded is None:
-            try:
-                _loaded = os.getpid(), importlib.import_module("obstore")
-                importlib.import_module("obstore.store")
-            except ImportError as error:
-                raise missing("obstore") from error
-        elif _loaded[0] != os.getpid():
-            _abandoned.append(_loaded)
-            _loaded = os.getpid(), _second_copy(_loaded[1])
-        return _loaded[1]
-
-
-def missing(package: str) -> MissingPackageError:
-    """Return the error for a package that reading URLs needs."""
-    return MissingPackageError(
-        f"URLs need the package {package}, which is not installed; "
-        "run: pip install 'ffrecord[remote]'"
-    )
-
-
-def _second_copy(first: ModuleType) -> ModuleType:
-    """Load obstore again, with a copy of its compiled module. The first one stays in use."""
-    before = _modules()
-    path = sys.modules[_COMPILED].__file__
-    assert path is not None
-    copy = os.memfd_create("obstore")
-    finder = _CopyFinder(f"/proc/self/fd/{copy}")
-    sys.meta_path.insert(0, finder)
-    try:
-        with open(path, "rb") as file:
-            while os.sendfile(copy, file.fileno(), None, 1 << 30):
-                pass
-        for name in before:
-            del sys.modules[name]
-        second = importlib.import_module("obstore")
-        importlib.import_module("obstore.store")
-        _copies[id(second)] = _modules()
-        return second
-    finally:
-        sys.meta_path.remove(finder)
-        for name in _modules():
-            del sys.modules[name]
-        sys.modules.update(before)
-        os.close(copy)
-
-
-_copies: dict[int, dict[str, ModuleType]] = {}
-
-
-def _modules() -> dict[str, ModuleType]:
-    return {n: m for n, m in sys.modules.items() if n == "obstore" or n.startswith("obstore.")}
-
-
-def _unlock() -> None:
-    """Make a new lock in a forked child: a thread of the parent may have held the old one."""
-    global _lock
-    _lock = threading.Lock()
-
-
-os.register_at_fork(after_in_child=_unlock)
-
-
-class _CopyFinder:
-    """Finds the compiled module of obstore at another path."""
-
-    def __init__(self, path: str) -> None:
-        self._path = path
-
-    def find_spec(self, name: str, path: object = None, target: object = None) -> Any:
-        if name != _COMPILED:
-            return None
-        # The origin is the name under which Python and the loader remember a module.
-        loader = importlib.machinery.ExtensionFileLoader(name, self._path)
-        return importlib.util.spec_from_loader(name, loader, origin=self._path)
 
 
 class ObjectStore:
@@ -154,7 +57,7 @@ class ObjectStore:
     def _now(self) -> tuple[ModuleType, Any]:
         current = library()
         if self._made[0] is not current:
-            _abandoned.append(self._made)
+            abandon(self._made)
             self._made = current, self._make(current)
         return self._made
 
@@ -339,15 +242,7 @@ def given(store: Any) -> ObjectStore:
 
     def make(current: ModuleType) -> Any:
         kind = getattr(current.store, type(store).__name__, None)
-        if kind is None or isinstance(store, kind):
-            return store
-        pickled = pickle.dumps(store)
-        before = _modules()
-        sys.modules.update(_copies[id(current)])
-        try:
-            return pickle.loads(pickled)
-        finally:
-            sys.modules.update(before)
+        return store if kind is None or isinstance(store, kind) else copied(store, current)
 
     return ObjectStore(make)
 
@@ -401,6 +296,6 @@ def open_store(root: tuple[str, str], options: Mapping[str, Any], deadline: floa
         raise
     except Exception as error:
         names = ", ".join(map(repr, options)) or "none"
-        what = f"{url if scheme[:4] != 'http' else scheme + '://'}: cannot be opened with these "
+        what = f"{urls.shown(url)}: cannot be opened with these "
         what += f"options ({type(error).__name__}); storage_options has the names {names}"
         raise UrlError(what) from None

@@ -1,19 +1,17 @@
 """Open objects: the counterpart of `ffrecord.disk.source` for the network.
 
-Opening asks for the first and the last bytes at once. They contain the header, and the index of a
-packed folder, unless these are long. The version of the object is pinned then, and demanded with
-every later request.
+The version of an object was pinned when it was opened, and is demanded with every request.
 
 Any number of threads may use these classes, and so may a forked process.
 """
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
@@ -22,7 +20,6 @@ from ffrecord.aliases import Bytes, Ints
 from ffrecord.disk import extents
 from ffrecord.disk.fetch import Fetch
 from ffrecord.disk.slabs import SlabPool
-from ffrecord.disk.source import DESCRIPTORS_EACH, allow_descriptors
 from ffrecord.disk.tally import TALLY
 from ffrecord.errors import ReadFailedError, RemoteError, TruncatedError
 from ffrecord.format.cachemap import BLOCK
@@ -31,19 +28,9 @@ from ffrecord.remote.answers import Answer, Place, Version
 from ffrecord.remote.cache import publisher
 from ffrecord.remote.cache.copies import Copies
 from ffrecord.remote.cache.copy import Copy, LocalCopy
-from ffrecord.remote.cache.objects import Cache
 from ffrecord.remote.fetch import RemoteFetch
 from ffrecord.remote.link import Link
-from ffrecord.remote.trouble import Span, Trouble, replaced
-
-GUESS = 256 << 10
-"""First and last bytes that opening asks for: the header of 21,000 records, the index of about
-3,000 files. On a connection of 1 Gbit/s this takes 2 ms, much less than a round trip."""
-
-GUESSES = 16 << 20
-"""Most first bytes of all files together. With many files, less is asked of each."""
-
-SMALLEST_GUESS = 16 << 10
+from ffrecord.remote.trouble import Span
 
 PART = 4 << 20
 """Bytes of a request when a long header or index is read. Several requests are faster than one,
@@ -56,13 +43,9 @@ Part: TypeAlias = "tuple[Fetch | RemoteFetch | None, Ints | None]"
 """Reads in flight, and the rows of their records (None: all rows). Without reads: the rows are
 going to be in the cache, because other batches of this process have asked for their blocks."""
 
-DESCRIPTORS_OF_A_COPY = 2  # the copy and its map; the engine for local files opens the copy again
-
-OPENINGS = 3  # attempts to open an object that is being replaced
-
 
 @dataclass(frozen=True, slots=True)
-class _Opened:
+class Opened:
     """The first answers about an object; none if the cache has its version."""
 
     version: Version
@@ -78,7 +61,7 @@ class RemoteSource:
     cache if there is one, or from a new request.
     """
 
-    def __init__(self, place: Place, link: Link, opened: _Opened, copy: Copy | None = None) -> None:
+    def __init__(self, place: Place, link: Link, opened: Opened, copy: Copy | None = None) -> None:
         self.path = place.shown
         self.place = place
         self.version = opened.version
@@ -136,7 +119,8 @@ class RemoteSource:
 
         The cache does not change the copy while the caller keeps the result.
         """
-        return None if self.copy is None else self.copy.pinned()
+        copy = self.copy
+        return None if copy is None else copy.pinned()
 
     def read_bytes(self, offset: int, length: int) -> bytes:
         """Return `length` bytes from `offset` on."""
@@ -178,9 +162,8 @@ class RemoteSource:
         for kept in (self._first, self._last):
             if kept is not None and 0 <= offset - kept.begin < len(kept.body):
                 return _copy(kept, memory, offset)
-        for begin, end in list(self._ahead):
+        for (begin, end), (process, asked) in list(self._ahead.items()):
             if begin <= offset < end:
-                process, asked = self._ahead[begin, end]
                 if process != os.getpid():
                     self._ahead.pop((begin, end), None)
                     continue
@@ -195,16 +178,17 @@ class RemoteSource:
 
     def _from_copy(self, memory: Bytes, offset: int) -> int:
         """Copy verified bytes of the cache; return how many."""
-        there, until = self._run(offset, offset + len(memory))
-        if not there or self.copy is None:
+        copy, (there, until) = self.copy, self._run(offset, offset + len(memory))
+        if not there or copy is None:
             return 0
-        return until - offset if self.copy.read_into(memory[: until - offset], offset) else 0
+        return until - offset if copy.read_into(memory[: until - offset], offset) else 0
 
     def _run(self, begin: int, end: int) -> tuple[bool, int]:
         """Return whether the cache has the byte at `begin`, and how far the same holds."""
-        if self.copy is None or self._distrusted or not self.copy.usable:
+        copy = self.copy  # another thread may give it up
+        if copy is None or self._distrusted or not copy.usable:
             return False, end
-        return self.copy.run(begin, end)
+        return copy.run(begin, end)
 
     def _until_known(self, begin: int, end: int) -> int:
         """Return how far the bytes from `begin` on are neither in memory nor in the cache."""
@@ -238,9 +222,10 @@ class RemoteSource:
         return begin // BLOCK * BLOCK, min(-(-end // BLOCK) * BLOCK, self.version.size)
 
     def _keep(self, answers: Sequence[Answer], *, again: bool = False) -> None:
-        if self.copy is not None and answers:
+        copy = self.copy
+        if copy is not None and answers:
             pieces = [(each.begin, np.frombuffer(each.body, np.uint8)) for each in answers]
-            self.copy.put(pieces, again=again)
+            copy.put(pieces, again=again)
 
     def __del__(self) -> None:
         if getattr(self, "copy", None) is not None:
@@ -292,19 +277,20 @@ class RemoteSources:
         their way first. `checked`: the caller compares checksums. `shares`: the last part may be
         records whose blocks are on their way for other batches.
         """
-        there = self._copies.have(file, begin, end, checked=checked)
-        due = self._copies.expect(file, begin, end) if shares else None
+        copies = self._copies  # another thread may give them up
+        there = copies.have(file, begin, end, checked=checked)
+        due = copies.expect(file, begin, end) if shares else None
         if there is None and due is None:
             return [(self._request(file, begin, end, slabs), None)]
         if there is None:
             there = np.zeros(len(begin), bool)
         if there.all():
-            return [(self._read_copies(file, begin, end, slabs), None)]
+            return [(_read_copies(copies, file, begin, end, slabs), None)]
         if due is None:
             due = there
         parts: list[Part] = []
         missing, kept, later = ~(there | due), there, due & ~there
-        for mask, read in ((missing, self._request), (kept, self._read_copies)):
+        for mask, read in ((missing, self._request), (kept, partial(_read_copies, copies))):
             rows = mask.nonzero()[0]
             if len(rows):
                 some = None if file is None else file[rows]
@@ -314,10 +300,6 @@ class RemoteSources:
             TALLY.missed += 1  # it is no batch that the cache had
             parts.append((None, rows))
         return parts
-
-    def _read_copies(self, file: Ints | None, begin: Ints, end: Ints, slabs: SlabPool) -> Fetch:
-        places = self._copies.places(file)
-        return Fetch(self._copies.local, places, begin, end, "auto", slabs)
 
     def _request(
         self, file: Ints | None, begin: Ints, end: Ints, slabs: SlabPool
@@ -341,12 +323,13 @@ class RemoteSources:
         Returns:
             False if the error is not about a copy.
         """
-        if isinstance(error, RemoteError) or not self._copies.are_used:
+        if isinstance(error, RemoteError):
             return False
-        self._copies.give_up(error)
-        for source in self.each:
-            source.copy = None
-        self._copies = Copies([None for _ in self.each])
+        if self._copies.are_used:  # otherwise another read that was under way has failed before
+            self._copies.give_up(error)
+            for source in self.each:
+                source.copy = None
+            self._copies = Copies([None for _ in self.each])
         return True
 
     def traffic(self) -> dict[str, int]:
@@ -372,71 +355,7 @@ class RemoteSources:
         return iter(self.each)
 
 
-def open_places(link: Link, places: Sequence[Place], cache: Cache | None = None) -> RemoteSources:
-    """Open objects, all at once. The last one may have an index at its end."""
-    guess = max(SMALLEST_GUESS, min(GUESS, GUESSES // len(places)))
-    if cache is not None:
-        allow_descriptors((DESCRIPTORS_EACH + DESCRIPTORS_OF_A_COPY) * len(places))
-    copies = [None if cache is None else cache.newest(place) for place in places]
-
-    last = len(places) - 1
-    opening = (
-        _open(link, place, guess, k == last)
-        if copy is None
-        else _reopen(link, place, guess, k == last, copy)
-        for k, (place, copy) in enumerate(zip(places, copies, strict=True))
-    )
-    answers = loop.wait(loop.together(*opening))
-    sources = []
-    for place, copy, opened in zip(places, copies, answers, strict=True):
-        if cache is not None:
-            version = opened.version
-            if opened.is_offline:
-                cache.offline(place)
-            elif copy is None or (copy.size, copy.header.etag) != (version.size, version.match):
-                copy = cache.copy(place, version)
-        sources.append(RemoteSource(place, link, opened, copy))
-    return RemoteSources(link, sources)
-
-
-async def _reopen(
-    link: Link, place: Place, guess: int, with_end: bool, copy: Copy
-) -> _Opened:  # fmt: skip
-    """Open an object that has a copy: one request, which asks for another version only.
-
-    Without a connection, a whole copy is enough.
-    """
-    known = Version(copy.size, copy.header.etag, copy.header.modified)
-    try:
-        first = await link.get_unless(place, Span(0, guess), known)
-    except RemoteError as error:
-        if error.status is None and copy.is_whole:
-            return _Opened(known, None, None, is_offline=True)
-        raise
-    if first is None or first.version.agrees(known):
-        return _Opened(known, None, None)
-    return await _open(link, place, guess, with_end)
-
-
-async def _open(link: Link, place: Place, guess: int, with_end: bool) -> _Opened:
-    for _ in range(OPENINGS):
-        asked = [link.get(place, Span(0, guess), None, opening=True)]
-        if with_end:
-            asked.append(link.get(place, Span(-guess), None, opening=True))
-        first, *rest = await asyncio.gather(*asked, return_exceptions=True)
-        if isinstance(first, RemoteError) and first.status == 416:  # an empty object has no ranges
-            return _Opened(Version(0, None, None), Answer(b"", 0, Version(0, None, None)), None)
-        if isinstance(first, BaseException):
-            raise first
-        last: Any = rest[0] if rest else None
-        if isinstance(last, Trouble):  # no suffixes here, but now the size is known
-            last = None
-            size = first.version.size
-            if size > guess:
-                span = Span(max(guess, size - guess), size)
-                last = await link.get(place, span, first.version, opening=True)
-        if isinstance(last, BaseException):
-            raise last
-        if last is None or last.version.agrees(first.version):
-            return _Opened(first.version, first, last)
-    raise replaced(place.shown)
+def _read_copies(
+    copies: Copies, file: Ints | None, begin: Ints, end: Ints, slabs: SlabPool
+) -> Fetch:  # fmt: skip
+    return Fetch(copies.local, copies.places(file), begin, end, "auto", slabs)

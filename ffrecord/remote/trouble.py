@@ -60,8 +60,11 @@ class Span:
 
 
 BUSY_STATUSES = frozenset({408, 425, 429})
+_URL = re.compile(r"[a-z0-9+.-]+://[^\s\"']*", re.IGNORECASE)
 _STATUS = re.compile(r"status(?: code)?: (\d{3})")
-_NO_CREDENTIALS = re.compile(r"169\.254\.|metadata\.google|InvalidGrant|credential", re.IGNORECASE)
+_METADATA = re.compile(r"://(?:169\.254\.|metadata\.google)")
+"""Servers in a cloud that give a machine its credentials."""
+_NO_CREDENTIALS = re.compile(r"InvalidGrant|credential", re.IGNORECASE)
 _CONNECT = re.compile(r"ConnectError|tcp connect|dns error|Connection refused|Connect,", re.I)
 _TRANSPORT = re.compile(
     r"reset|timed? ?out|timeout|incomplete|end of file|unexpected eof|closed|HttpError|"
@@ -90,9 +93,11 @@ def of_status(status: int) -> Trouble:
 def of_obstore(error: BaseException, span: Span | None) -> Trouble:
     """Return the failure that an exception of obstore stands for.
 
-    obstore has few classes, and the status is only in the text.
+    obstore has few classes, and the status is only in the text. The text also has the URL, which is
+    left out: an object may be called `partial` or `credentials`.
     """
-    name, text = type(error).__name__, str(error)
+    name, said = type(error).__name__, str(error)
+    text = _URL.sub("", said)
     if name == "AlreadyExistsError":
         return Trouble(Kind.EXISTS, "already exists")
     found = _STATUS.search(text)
@@ -116,7 +121,7 @@ def of_obstore(error: BaseException, span: Span | None) -> Trouble:
         return Trouble(Kind.OTHER, "this store allows https only; set allow_http for plain http")
     if _CONNECT.search(text):
         return Trouble(Kind.CONNECT, "no connection to the server")
-    if _NO_CREDENTIALS.search(text):
+    if _METADATA.search(said) or _NO_CREDENTIALS.search(text):
         return Trouble(Kind.DENIED, "no credentials were found")
     if _TRANSPORT.search(text):
         return Trouble(Kind.BUSY, "the connection broke, or took too long")

@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ffrecord.atomic.locks import take
+from ffrecord.atomic.locks import is_at, take
 from ffrecord.errors import BusyError, UploadError
 from ffrecord.remote import loop, sending
 from ffrecord.remote.answers import Place
@@ -57,7 +57,6 @@ class Record:
         self.staging = ""
         self.before: dict[str, list[str]] = {}
         try:
-            take(self._fd, self.path)
             self.staging = tempfile.mkdtemp(prefix=STAGING)
             self._add({
                 "version": VERSION, "name": name, "url": url, "options": dict(options),
@@ -100,10 +99,22 @@ class Record:
 
 
 def _create(name: str) -> tuple[int, str]:
+    """Make and lock a record. `ffrecord cache` may look at it, or remove it, before the lock."""
     folder = os.path.join(default_folder(), FOLDER)
     try:
         os.makedirs(folder, 0o700, exist_ok=True)
-        return tempfile.mkstemp(SUFFIX, "", folder)  # mode 0600
+        while True:
+            fd, path = tempfile.mkstemp(SUFFIX, "", folder)  # mode 0600
+            is_ours = False
+            try:
+                is_ours = take(fd, path) and is_at(fd, path)
+            finally:
+                if not is_ours:
+                    os.close(fd)
+                    with contextlib.suppress(FileNotFoundError):
+                        os.unlink(path)
+            if is_ours:
+                return fd, path
     except OSError as error:
         what = f"{error.strerror}: no note of the upload of {name} can be made in this folder, "
         variable = CACHE if os.environ.get(CACHE) else "XDG_CACHE_HOME"

@@ -24,7 +24,7 @@ from ffrecord import FileReader, PackedFolder, SampleChecksumError, pack_folder
 from ffrecord.archive.index import Index
 from ffrecord.disk.pagecache import PageCache
 from ffrecord.errors import FFRecordError
-from ffrecord.fsspec import PackedFolderFileSystem, filesystem
+from ffrecord.fsspec import PackedFolderFileSystem
 from ffrecord.records.batch import Batch
 from tests.support import archives, random_trees, trees
 from tests.support.trees import BLOCK
@@ -319,7 +319,7 @@ def test_several_files_are_one_batch(
 def test_a_large_cat_is_cut_into_batches_that_fit_memory(
     fs: PackedFolderFileSystem, contents: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(filesystem, "BATCH_BYTES", 1000)
+    monkeypatch.setattr("ffrecord.fsspec.contents.BATCH_BYTES", 1000)
     begun: list[str] = []
     monkeypatch.setattr(FileReader, "read", counted(FileReader.read, begun))
     found = fs.cat("", recursive=True)

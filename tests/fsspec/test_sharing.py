@@ -109,6 +109,24 @@ def test_a_replaced_archive_is_opened_again(options: dict[str, Any], tmp_path: P
         PackedFolderFileSystem(tmp_path / "nothing.ffr")
 
 
+def test_a_remote_archive_is_opened_again_after_a_read_has_found_that_it_was_replaced(
+    tmp_path: Path,
+) -> None:
+    memory = fsspec.filesystem("memory")
+    try:
+        for content in (b"first", b"other"):
+            files = {"one": content, "two": bytes(400_000)}  # opening does not read the first one
+            memory.pipe("/replaced/a.ffr", packed(tmp_path, files).read_bytes())
+            url = "ffr://one::memory://replaced/a.ffr"
+            if content == b"other":
+                with pytest.raises(ChangedError), fsspec.open(url) as file:
+                    file.read()
+            with fsspec.open(url) as file:
+                assert file.read() == content
+    finally:
+        memory.rm("/replaced", recursive=True)
+
+
 def test_only_a_few_archives_stay_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(opening, "KEPT_OPEN", 2)
     paths = [packed(tmp_path, {"one": b"1"}, f"{number}.ffr") for number in range(6)]

@@ -30,6 +30,8 @@ Fault = Callable[[Request], "str | None"]
 
 STATUSES = {"429": "Too Many Requests", "500": "Internal", "503": "Slow Down", "400": "Bad",
             "403": "Forbidden", "501": "Not Implemented"}  # fmt: skip
+HUGE = 10**15
+"""Bytes of an object, as the fault "huge" tells them."""
 REPEATED = ("429", "500", "503", "reset", "short", "long", "lie", "shift", "garbage", "200")
 """Faults that an honest second answer repairs."""
 
@@ -204,6 +206,8 @@ async def _answer(
             lambda m: b"%s%d-%d" % (m[1], int(m[2]) + 1, int(m[3]) + 1), top,
         )  # fmt: skip
         writer.write(shifted + body)
+    elif fault == "huge":  # the size of the object is a lie, and the same in all answers
+        writer.write(_of_size(top, HUGE, is_suffix=b"bytes=-" in head) + body)
     elif fault == "flip":
         wrong = bytearray(body)
         if wrong:
@@ -228,6 +232,18 @@ async def _upstream(address: tuple[str, int], head: bytes) -> tuple[bytes, bytes
         return top, body
     finally:
         writer.close()
+
+
+def _of_size(top: bytes, size: int, *, is_suffix: bool) -> bytes:
+    """Change the size of the object in the head of an answer to a request for a range."""
+
+    def stated(found: re.Match[bytes]) -> bytes:
+        begin, end = int(found[2]), int(found[3])
+        if is_suffix:
+            begin, end = size - (end - begin + 1), size - 1
+        return b"%s%d-%d/%d" % (found[1], begin, end, size)
+
+    return re.sub(rb"(?i)(content-range: bytes )(\d+)-(\d+)/\d+", stated, top)
 
 
 def _with_length(top: bytes, length: int) -> bytes:

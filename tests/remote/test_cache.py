@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import gc
 import json
 import multiprocessing
@@ -12,6 +13,7 @@ import shutil
 import stat
 import subprocess
 import sys
+import threading
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -32,7 +34,8 @@ from ffrecord.records.reader import table_of
 from ffrecord.remote import retries
 from ffrecord.remote.cache import copy as copy_module
 from ffrecord.remote.cache import folder as folder_module
-from ffrecord.remote.cache import publisher, trouble
+from ffrecord.remote.cache import listing, publisher, trouble
+from ffrecord.remote.cache.copies import Copies
 from ffrecord.remote.cache.folder import CacheFolder
 from ffrecord.remote.source import RemoteSource
 from ffrecord.torch import DataLoader, Dataset
@@ -593,6 +596,47 @@ def test_blocks_whose_flush_fails_do_not_count(
         check_epoch(reader, records, 0)
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_blocks_are_published_after_an_error_in_the_thread(
+    through: Proxy, record_file: str, records: list[bytes], cache: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    def fails(copy: Any) -> None:
+        raise CacheWarning("a filter turns warnings into errors")
+
+    monkeypatch.setattr(publisher, "PAUSE", 0.01)
+    with FileReader(f"{through.url}/{record_file}", cache=cache) as reader:
+        for some, publish in ((ALL[:500], fails), (ALL[500:], copy_module.Copy.publish)):
+            monkeypatch.setattr(copy_module.Copy, "publish", publish)
+            assert handmade.as_bytes(reader.read(some)) == [records[i] for i in some]
+            for thread in threading.enumerate():
+                if thread.name == "ffrecord-cache":
+                    thread.join(PATIENCE)
+        copy = source_of(reader).copy
+        assert copy is not None
+        (path,) = cache.glob("*.map")
+        raw = path.read_bytes()[cachemap.ENTRIES_AT :]
+        assert cachemap.there([copy.header.seed], 0, raw)[0].all()
+
+
+def test_holes_of_another_process_are_no_damage(
+    through: Proxy, record_file: str, records: list[bytes], cache: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    fill(f"{through.url}/{record_file}", cache, records)
+    monkeypatch.setattr(folder_module, "STRIDE", 4 * BLOCK)
+    folder, real = CacheFolder(str(cache), 16 << 20), listing._block
+
+    def block(*arguments: Any) -> bytes:
+        with folder.locked():
+            folder.reserve(8 << 20)
+        return real(*arguments)
+
+    monkeypatch.setattr(listing, "_block", block)
+    (kept,) = folder.kept()
+    assert listing.check(folder, kept.name) == listing.Checked(kept.header.blocks, 0)
+
+
 # ---- room --------------------------------------------------------------------------------------
 
 
@@ -686,6 +730,65 @@ def test_files_are_dropped_while_others_are_read(
     assert used(cache) <= bound
 
 
+def test_an_object_that_claims_to_be_huge_drops_nothing(
+    through: Proxy, site: Site, records: list[bytes], cache: Path
+) -> None:
+    first, second = (f"{through.url}/{name}" for name in numbered(site, records, 2))
+    fill(first, cache, records)
+    before = used(cache)
+    through.fault = lambda request: "huge"
+    with pytest.warns(CacheWarning, match="too small for an object of 1,000,000,000,000,000 bytes"):
+        reader = FileReader(second, cache=cache, cache_size="1GB")
+    assert bytes(reader.read_one(3)) == records[4]
+    reader.close()
+    assert used(cache) == before
+
+
+def test_a_copy_that_is_removed_while_open_does_not_grow(
+    through: Proxy, record_file: str, records: list[bytes], cache: Path
+) -> None:
+    """Nothing would count its bytes, so all files could need more room than the cache may have."""
+    url = f"{through.url}/{record_file}"
+    with FileReader(url, cache=cache) as reader:
+        reader.read(range(400))
+        folder = CacheFolder(str(cache), None)
+        (kept,) = folder.kept()
+        listing.remove(folder, kept.name)
+        copy = source_of(reader).copy
+        assert copy is not None
+        before = os.stat(copy.open_path).st_blocks
+        check_epoch(reader, records, 0)
+        assert os.stat(copy.open_path).st_blocks == before
+        with FileReader(url, cache=cache) as second:  # has another copy
+            check_epoch(second, records, 0)
+            through.requests.clear()
+            check_epoch(second, records, 1)
+            assert not through.requests
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_copy_that_is_being_listed_can_be_opened(
+    through: Proxy, record_file: str, records: list[bytes], cache: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    fill(f"{through.url}/{record_file}", cache, records)
+    (path,) = cache.glob("*.map")
+    lister = os.open(path, os.O_RDWR)
+    fcntl.flock(lister, fcntl.LOCK_EX)
+    real = fcntl.flock
+
+    def flock(fd: int, how: int) -> None:
+        if how == fcntl.LOCK_SH:  # this would wait
+            os.close(lister)
+        real(fd, how)
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with FileReader(f"{through.url}/{record_file}", cache=cache) as reader:
+        through.requests.clear()
+        check_epoch(reader, records, 0)
+        assert not through.requests
+
+
 @contextmanager
 def small_disk(folder: Path, size: str) -> Iterator[Path]:
     folder.mkdir()
@@ -749,6 +852,51 @@ def test_a_copy_that_is_truncated_while_open_is_one_warning(
             check_epochs(reader, records)
         assert bytes(reader.read_one(1400)) == records[1400]
         assert len(caught) == 1
+
+
+def test_batches_under_way_go_on_when_the_copy_of_both_fails(
+    through: Proxy, record_file: str, records: list[bytes], cache: Path
+) -> None:
+    fill(f"{through.url}/{record_file}", cache, records)
+    with FileReader(f"{through.url}/{record_file}", cache=cache) as reader:
+        check_epoch(reader, records, 0)
+        os.truncate(the_copy(cache), 1_000_000)
+        batches = range(900, 1000), range(1400, 1500)
+        waiting = [reader.read_async(batch) for batch in batches]
+        with pytest.warns(CacheWarning):
+            found = [handmade.as_bytes(each.result()) for each in waiting]
+        assert found == [[records[i] for i in batch] for batch in batches]
+
+
+def test_a_copy_that_another_thread_gives_up_is_replaced_by_the_network(
+    through: Proxy, site: Site, records: list[bytes], cache: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """The locks last as long as reads of the copies: otherwise they could read new holes."""
+    names = numbered(site, records, 1)
+    bound = int(1.5 * (site.folder / names[0]).stat().st_size)
+    with FileReader(f"{through.url}/{names[0]}", cache=cache, cache_size=bound) as reader:
+        check_epoch(reader, records, 0)
+        real, sources = Copies.have, table_of(reader).require_open()
+        under_way: list[object] = []
+
+        def have(self: Copies, *arguments: Any, **options: Any) -> Any:
+            found = real(self, *arguments, **options)
+            if self.are_used:
+                under_way.append(self.local)
+            sources.give_up_copies(OSError(errno.EIO, "broken"))  # type: ignore[union-attr]
+            return found
+
+        monkeypatch.setattr(Copies, "have", have)
+        with pytest.warns(CacheWarning, match="broken"):
+            assert handmade.as_bytes(reader.read(range(100))) == records[:100]
+        check_epoch(reader, records, 1)
+        folder = CacheFolder(str(cache), bound)
+        for is_dropped in (False, True):
+            forget()
+            with folder.locked():
+                assert folder.reserve(bound) == is_dropped
+            under_way.clear()
 
 
 # ---- processes ---------------------------------------------------------------------------------

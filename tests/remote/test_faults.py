@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 import re
+import subprocess
+import sys
 import traceback
 from typing import Any
 
@@ -20,6 +22,7 @@ from ffrecord.remote import retries
 from tests.remote.conftest import COUNT, Site
 from tests.remote.proxy import REPEATED, Fault, Proxy, Request
 from tests.support import archives, handmade, trees
+from tests.support.patience import PATIENCE
 
 FILES = {f"d/{i:03}": trees.content(50 * i, i) for i in range(100)}
 
@@ -170,6 +173,31 @@ def test_random_faults_give_right_bytes_or_an_error_of_ours(
             failed += 1
     assert right
     assert set(made) & {"flip", "reset", "503"}
+
+
+LATE = """
+import atexit, sys
+import ffrecord
+def late():
+    for ask in (lambda: reader.read([0]), started.result, reader.close):
+        try:
+            ask()
+        except RuntimeError as error:
+            print(error)
+atexit.register(late)  # before the first request, so it is called after the end of all requests
+reader = ffrecord.FileReader(sys.argv[1])
+started = reader.read_async(range(1000))
+"""
+
+
+def test_requests_at_the_end_of_the_interpreter_are_errors(
+    through: Proxy, record_file: str
+) -> None:
+    through.fault = lambda request: "hang" if request.number > 1 else None
+    words = [sys.executable, "-c", LATE, f"{through.url}/{record_file}"]
+    run = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE, check=True)
+    assert run.stderr == ""
+    assert run.stdout.count("Python is shutting down, so no request can be sent") == 2
 
 
 def test_no_message_contains_a_secret(through: Proxy, record_file: str) -> None:

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 from ffrecord import ChangedError, RemoteError
-from ffrecord.remote import retries, source
+from ffrecord.remote import opening, retries, source
 from ffrecord.remote.answers import Answer, Place, Version
 from ffrecord.remote.link import Link
-from ffrecord.remote.source import RemoteSources, open_places
+from ffrecord.remote.opening import open_places
+from ffrecord.remote.source import RemoteSources
 from ffrecord.remote.trouble import Kind, Span, Trouble
 
 CONTENT = np.random.default_rng(0).bytes(100_000)
@@ -55,8 +56,8 @@ def place(store: Memory, key: str) -> Place:
 
 
 def opened(store: Memory, monkeypatch: pytest.MonkeyPatch, guess: int = 1000) -> RemoteSources:
-    monkeypatch.setattr(source, "GUESS", guess)
-    monkeypatch.setattr(source, "SMALLEST_GUESS", guess)
+    monkeypatch.setattr(opening, "GUESS", guess)
+    monkeypatch.setattr(opening, "SMALLEST_GUESS", guess)
     monkeypatch.setattr(retries, "SHORTEST", 0.001)
     return open_places(Link(64, 5.0), [place(store, "key")])
 
@@ -115,7 +116,7 @@ def test_bytes_are_copied_to_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path: P
 
 
 def test_many_files_are_asked_for_fewer_first_bytes_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(source, "GUESSES", 64 << 10)
+    monkeypatch.setattr(opening, "GUESSES", 64 << 10)
     store = Memory()
     open_places(Link(64, 5.0), [place(store, str(k)) for k in range(3)])
     first = (64 << 10) // 3

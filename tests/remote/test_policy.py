@@ -112,6 +112,22 @@ def test_a_status_has_a_kind(status: int, kind: Kind) -> None:
     assert "SECRET" not in str(found)
 
 
+METADATA = "http://169.254.169.254/latest/api/token"
+
+
+@pytest.mark.parametrize(
+    ("url", "kind"),
+    [
+        ("http://h/partial/a.ffr", Kind.BUSY), ("https://credentials.s3.x/a.ffr", Kind.BUSY),
+        ("http://h/BadScheme/tcp%20connect/suffix", Kind.BUSY), (METADATA, Kind.DENIED),
+    ],
+)  # fmt: skip
+def test_the_name_of_an_object_does_not_explain_a_failure(url: str, kind: Kind) -> None:
+    text = f"Generic HTTP error: Error performing GET {url} in 1ms - HTTP error: error sending "
+    text += f"request\n\nDebug source:\nRetryError {{ uri: Some(\n    {url},\n), inner: Http }}"
+    assert of_obstore(Exception(text), Span(-100)).kind is kind
+
+
 @pytest.mark.parametrize(
     ("text", "is_url"),
     [

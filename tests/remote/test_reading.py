@@ -19,7 +19,7 @@ from upath import UPath
 import ffrecord
 from ffrecord import ChangedError, DatasetReader, FileReader, PackedFolder, ShardedDatasetReader
 from ffrecord.archive import index_copy
-from ffrecord.remote import source
+from ffrecord.remote import opening, source
 from ffrecord.remote.meter import Meter
 from ffrecord.torch import DataLoader, Dataset, PackedFolderDataset
 from tests.remote.conftest import COUNT, Site
@@ -269,6 +269,13 @@ def test_options_that_make_no_sense_for_urls_are_refused(
         FileReader(f"{site.url}/{record_file}", **options)
 
 
+def test_files_of_several_file_systems_are_refused(site: Site, record_file: str) -> None:
+    in_memory(site, record_file)
+    paths = [UPath(f"memory://remote/{record_file}", use=use) for use in (1, 2)]
+    with pytest.raises(ValueError, match="on different file systems"):
+        FileReader(cast(Any, paths))
+
+
 def test_options_for_urls_are_refused_for_paths(tmp_path: Path) -> None:
     path = handmade.write_records(tmp_path / "a.ffr", [b"a"])
     with pytest.raises(ValueError, match="storage_options is for URLs"):
@@ -314,8 +321,9 @@ def test_a_long_header_and_a_long_index_need_four_round_trips(
     """The guesses do not fit. The sizes are those of a million files, divided by a thousand."""
     files = {f"folder/{i:04}": b"%d" % i for i in range(1000)}
     archives.pack(trees.plain_tree(tmp_path / "top", files), site.folder / "many.ffr")
-    for name, value in (("GUESS", 256), ("SMALLEST_GUESS", 256), ("PART", 4 << 10)):
-        monkeypatch.setattr(source, name, value)
+    monkeypatch.setattr(opening, "GUESS", 256)
+    monkeypatch.setattr(opening, "SMALLEST_GUESS", 256)
+    monkeypatch.setattr(source, "PART", 4 << 10)
     monkeypatch.setattr(index_copy, "CHUNK", 4 << 10)
     with PackedFolder(f"{through.url}/many.ffr"):
         total = len(through.requests)

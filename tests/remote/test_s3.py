@@ -122,8 +122,9 @@ def test_wrong_credentials_are_a_permission_error_that_does_not_show_them(
 
 
 def test_wrong_options_and_profiles_are_named(uploaded: S3Server) -> None:
-    with pytest.raises(UrlError, match="'acess_key_id'"):
-        FileReader("s3://bucket/a.ffr", storage_options={"acess_key_id": "SECRET"})
+    with pytest.raises(UrlError, match="'acess_key_id'") as caught:
+        FileReader("s3://KEY:SECRET@bucket/a.ffr", storage_options={"acess_key_id": "SECRET"})
+    assert "SECRET" not in str(caught.value)
     with pytest.raises(UrlError, match="no profile 'none'"):
         FileReader("s3://bucket/a.ffr", storage_options={"profile": "none"})
 

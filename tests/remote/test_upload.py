@@ -45,6 +45,7 @@ from ffrecord import (
     pack_folder,
     write_dataset,
 )
+from ffrecord.atomic import locks
 from ffrecord.convert import convert
 from ffrecord.records.dump import dump
 from ffrecord.remote import multipart, parts, retries, sending, uploads
@@ -392,6 +393,15 @@ LASTING = [*itertools.product(STEPS, ["400", "403", "429", "503", "reset", "hang
            ("part", "garbage")]  # fmt: skip
 
 
+@pytest.mark.parametrize("fault", ["403", "garbage", "short", "flip"])
+def test_a_store_that_does_not_list_uploads_is_written_to(
+    server: str, through: Proxy, fault: str
+) -> None:
+    through.fault = lambda each: fault if each.method == "GET" and "uploads" in each.path else None
+    write_large(through)
+    assert keys(server) == ["k.ffr"]
+
+
 @pytest.mark.parametrize(("step", "fault"), LASTING)
 def test_a_fault_that_lasts_is_an_error_and_leaves_nothing(
     server: str, through: Proxy, step: str, fault: str
@@ -599,6 +609,18 @@ def test_a_record_that_is_not_whole_is_removed_without_harm(state: Path) -> None
         uploads.abort(left)
     assert [path.name for path in folder.iterdir()] == ["precious"]
     assert state.exists()
+
+
+def test_a_record_that_a_listing_has_locked_is_made_again(
+    state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, answers = locks.take, [False]
+    monkeypatch.setattr(uploads, "take", lambda *args: answers.pop() if answers else real(*args))
+    record = uploads.Record("s3://bucket/a", None, {})
+    monkeypatch.undo()
+    assert not uploads.leftovers(str(state / "state/ffrecord"))  # it is running
+    record.end()
+    assert os.listdir(state / "state/ffrecord" / uploads.FOLDER) == []
 
 
 def test_signatures_are_those_of_amazon(environment: None, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -85,6 +85,7 @@ class Copies:
             files.ask_about_the_cache()
             if is_whole:
                 files.use_pieces(None)
+            files.keeps = copies  # they have the locks against holes
             self._files, self._files_are_whole = files, is_whole
         return self._files
 

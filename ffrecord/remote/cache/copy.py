@@ -45,7 +45,10 @@ LOOK_AGAIN = 0.25
 entries of blocks that would have to be requested are looked at each time."""
 
 LOOK_AT = 512
-"""Entries of the map that are read at once: 4 KiB of it, 32 MiB of the object."""
+"""Entries that are read with that of a missing block: 4 KiB of the map, 32 MiB of the object."""
+
+MOST_ENTRIES = 1 << 17
+"""Entries of the map that are read at once. The map of a large object is longer than 100 MB."""
 
 MOST_UNPUBLISHED = 64 << 20
 """Bytes after which blocks are flushed at once. A flush that has more to do holds up other users of
@@ -95,6 +98,11 @@ class Copy:
     def size(self) -> int:
         """Size of the object."""
         return self.header.size
+
+    @property
+    def is_named(self) -> bool:
+        """True unless the files were removed, for example by `ffrecord cache rm`."""
+        return all(os.fstat(fd).st_nlink for fd in (self._fd, self._map_fd))
 
     # ---- the blocks that are there -------------------------------------------------------
 
@@ -219,6 +227,11 @@ class Copy:
     def _read_entries(self, first: int, last: int) -> bool:
         """Take note of the entries [first, last) of the map; return True if blocks are new."""
         last = min(last, self.header.blocks)
+        parts = range(first, last, MOST_ENTRIES)
+        found = [self._read_part(at, min(at + MOST_ENTRIES, last)) for at in parts]
+        return any(found)
+
+    def _read_part(self, first: int, last: int) -> bool:
         length = (last - first) * cachemap.ENTRY.itemsize
         try:
             raw = os.pread(self._map_fd, length, cachemap.entry_at(first))
@@ -290,6 +303,9 @@ class Copy:
         crcs = [_crcs_of(data) for _, data in runs]
         try:
             with self._folder.locked():
+                if not self.is_named:  # nobody would find the bytes, and they would not be counted
+                    self._writable = False
+                    return
                 if not self._folder.reserve(sum(len(data) for _, data in runs)):
                     trouble.warn_full(self._folder.path)
                     return

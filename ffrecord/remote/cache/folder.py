@@ -28,12 +28,15 @@ from ffrecord.atomic.direct import write_all
 from ffrecord.atomic.locks import open_own, take
 from ffrecord.disk import libc
 from ffrecord.format import cachemap
-from ffrecord.format.cachemap import BLOCK, DamagedMapError, MapHeader, NotAMapError
+from ffrecord.format.cachemap import BLOCK, DamagedMapError, MapHeader
 from ffrecord.machine.boot import boot_id
 
 NAME = re.compile(r"[0-9a-f]{32}-[0-9a-f]{16}")
 MAP, COPY, NEW = ".map", ".copy", ".new"
 _ENDINGS = (MAP, COPY, NEW)
+
+MOST_MAP = 1 / 8
+"""Share of the cache that one map may take. A server can claim any size for an object."""
 
 LONGEST_PAUSE = 0.002
 """Seconds between two looks at the lock, which take some microseconds. Workers of a loader wait for
@@ -159,6 +162,8 @@ class CacheFolder:
         Files that nobody uses are dropped to make room. The caller has the lock.
         """
         used, bound = self._read_count(), self._limit()
+        if size > bound:  # dropping everything would not help
+            return False
         if used is None or used + size > bound:
             used = self._recount()
             if used + size > bound:
@@ -200,7 +205,8 @@ class CacheFolder:
                 total += entry.stat(follow_symlinks=False).st_blocks * 512
         for name, ending in others:
             if ending == NEW or name not in maps:
-                total -= self._remove(name + ending)
+                with contextlib.suppress(PermissionError):  # another user has planted it
+                    total -= self._remove(name + ending)
         return total
 
     def _entries(self) -> Iterator[os.DirEntry[str]]:
@@ -241,7 +247,7 @@ class CacheFolder:
 
     def _drop_from(self, kept: Kept, size: int) -> int:
         try:
-            fd = os.open(self.file(kept.name, MAP), os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+            fd = self.open_file(kept.name, MAP)
         except OSError:
             return 0
         try:
@@ -253,7 +259,7 @@ class CacheFolder:
         """Punch holes into a copy, from its end on. Remove it if nothing is left."""
         freed, end = 0, kept.header.blocks * BLOCK
         try:
-            fd = os.open(self.file(kept.name, COPY), os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+            fd = self.open_file(kept.name, COPY)
         except OSError:
             return self.remove(kept.name)
         try:
@@ -274,6 +280,10 @@ class CacheFolder:
         return freed if freed >= size else freed + self.remove(kept.name)
 
     # ---- the files -----------------------------------------------------------------------
+
+    def open_file(self, name: str, ending: str) -> int:
+        """Open a file of a version. Raises PermissionError if another user has planted it."""
+        return open_own(self.file(name, ending))
 
     def names(self) -> dict[str, list[str]]:
         """Return the names of all versions in the folder, by the first part of their names."""
@@ -322,23 +332,25 @@ class CacheFolder:
 
     def _open(self, name: str, due: MapHeader) -> tuple[MapHeader, int, int]:
         with contextlib.ExitStack() as unless_whole:
-            flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-            map_fd = os.open(self.file(name, MAP), flags)
+            map_fd = self.open_file(name, MAP)
             unless_whole.callback(os.close, map_fd)
             found = read_header(map_fd)
             if (found.size, found.etag) != (due.size, due.etag):
                 raise DamagedMapError("it is the map of another object")
-            fd = os.open(self.file(name, COPY), flags)
+            fd = self.open_file(name, COPY)
             unless_whole.callback(os.close, fd)
             if os.fstat(fd).st_size != found.size or os.fstat(map_fd).st_size != found.length:
                 raise DamagedMapError("one of the files has the wrong size")
-            fcntl.flock(map_fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            fcntl.flock(map_fd, fcntl.LOCK_SH)  # `ffrecord cache ls` may have it for an instant
             os.utime(map_fd)
             unless_whole.pop_all()
             return found, fd, map_fd
 
     def _create(self, name: str, header: MapHeader) -> tuple[MapHeader, int, int]:
-        if not self.reserve(-(-header.length // 4096) * 4096):
+        length = -(-header.length // 4096) * 4096
+        if length - cachemap.ENTRIES_AT > MOST_MAP * self._limit():
+            raise OSError(errno.EFBIG, f"too small for an object of {header.size:,} bytes")
+        if not self.reserve(length):
             raise OSError(errno.ENOSPC, "the cache is full, and all files in it are in use")
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
         self._remove(name + NEW)
@@ -373,9 +385,3 @@ def seeds(header: MapHeader) -> tuple[int, ...]:
 def read_header(map_fd: int) -> MapHeader:
     """Return the header of an open map."""
     return cachemap.parse(os.pread(map_fd, cachemap.ENTRIES_AT, 0))
-
-
-__all__ = [
-    "COPY", "MAP", "CacheFolder", "DamagedMapError", "Kept", "NotAMapError", "read_header",
-    "recent_seed", "seeds",
-]  # fmt: skip

@@ -59,6 +59,7 @@ def check(folder: CacheFolder, name: str) -> Checked:
     """Compare the checksums of all blocks of a copy. Remove damaged ones from its map."""
     kept = folder.read(name)
     with _opened(folder, kept) as (fd, map_fd):
+        fcntl.flock(map_fd, fcntl.LOCK_SH)  # so that no holes are punched meanwhile
         numbers, crcs = _there(map_fd, kept.header)
         damaged = 0
         for number, crc in zip(numbers.tolist(), crcs.tolist(), strict=True):
@@ -80,8 +81,7 @@ def _opened(folder: CacheFolder, kept: Kept) -> Iterator[tuple[int, int]]:
     with contextlib.ExitStack() as files:
         fds = []
         for ending in (COPY, MAP):
-            flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
-            fds.append(os.open(folder.file(kept.name, ending), flags))
+            fds.append(folder.open_file(kept.name, ending))
             files.callback(os.close, fds[-1])
         yield fds[0], fds[1]
 

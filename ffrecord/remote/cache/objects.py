@@ -104,9 +104,9 @@ class Cache:
             with _lock:
                 path = os.path.join(self._folder.path, name)
                 found = _open.get(path)
-                if found is None or not found.usable or not os.path.exists(found.path):
+                if found is None or not (found.usable and found.is_named):
                     found = _open[path] = Copy(self._folder, name, header)
                 return found
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, MemoryError) as error:
             trouble.warn(self._folder.path, error)
             return None

@@ -59,14 +59,18 @@ def publish_all() -> None:
 
 def _run() -> None:
     global _thread_of
-    while True:
-        _hurry.wait(PAUSE)
-        _hurry.clear()
-        publish_all()
-        with _lock:
-            if not _dirty:
-                _thread_of = 0
-                return
+    try:
+        while True:
+            _hurry.wait(PAUSE)
+            _hurry.clear()
+            publish_all()
+            with _lock:
+                if not _dirty:
+                    _thread_of = 0
+                    return
+    except BaseException:  # such as a warning that a filter turns into an error
+        _thread_of = 0
+        raise
 
 
 def _register() -> None:

@@ -23,7 +23,9 @@ from ffrecord.atomic import locks, tempnames
 from ffrecord.convert import convert
 from ffrecord.dataset import DatasetWriter
 from ffrecord.errors import FFRecordError
+from ffrecord.format.cachemap import MapHeader
 from ffrecord.format.journal import journal_path, partial_path
+from ffrecord.remote.cache.folder import CacheFolder
 from ffrecord_fuse.serve.report import Log
 from tests.fuse.mounted.mounting import time_limit
 from tests.support import archives, handmade, trees, users
@@ -207,6 +209,30 @@ def test_users_of_a_group_folder_can_continue_each_others_files(tmp_path: Path) 
         os.chown(place / name, users.NOBODY, users.NOBODY)
     with FileWriter(path, resumable=True) as writer:
         assert writer.count == 1
+
+
+@pytest.mark.parametrize("kind", ["file", "symlink", "fifo", "hard link"])
+@pytest.mark.parametrize("ending", [".map", ".copy"])
+def test_a_cache_neither_uses_nor_changes_files_of_another_user(
+    ending: str, kind: str, shared: Path, precious: Path
+) -> None:
+    """The other user can guess the names of cached files, and their content."""
+    cache = CacheFolder(str(shared), 1 << 20)
+    name = f"{0:032}-{0:016}"
+    header = MapHeader(len(PRECIOUS), '"tag"', None, "http://h/a", 1)
+    for fd in cache.open_files(name, header)[1:]:
+        os.close(fd)
+    trap = shared / f"{name}{ending}"
+    genuine = trap.read_bytes()
+    trap.unlink()
+    plant(kind, trap, precious)
+    if kind == "file":
+        trap.write_bytes(genuine)
+    with pytest.raises(OSError, match="shared"):
+        cache.open_files(name, header)
+    with cache.locked():
+        cache.reserve(1 << 20)  # drops what nobody uses
+    assert precious.read_bytes() == PRECIOUS
 
 
 # ---- temporary names, even if guessed ----------------------------------------------------------
