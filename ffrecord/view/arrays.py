@@ -18,9 +18,14 @@ from ffrecord.view.pictures import array_png
 
 MOST_BYTES = 64 << 20
 MOST_MEMBERS = 1000  # of an .npz file that are listed
+MOST_ENTRIES = 100_000  # of an .npz file that are looked at
 MOST_VALUES = 1000  # numbers that a plot or a table of values has
 MOST_COUNTED = 4_000_000  # values in the statistics: 32 MB as floats
 BINS = 40
+_ENTRY = b"PK\x01\x02"  # begins an entry of a ZIP file's directory
+_UNPACKED_IN_PARTS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+"""The compressions that NumPy writes. With bzip2 and LZMA, zipfile would unpack the whole member at
+once, however few bytes are asked for: gigabytes from some kilobytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +81,7 @@ def _shaped(raw: memoryview, shape: tuple[int, ...], dtype: np.dtype[Any], fortr
 def npz_members(data: Any) -> list[dict[str, Any]]:
     """Return the names and the sizes of the arrays in an `.npz` file."""
     try:
-        with zipfile.ZipFile(io.BytesIO(data)) as opened:
+        with _opened(data) as opened:
             return [
                 {"name": each.filename.removesuffix(".npy"), "bytes": each.file_size}
                 for each in opened.infolist()[:MOST_MEMBERS]
@@ -85,11 +90,21 @@ def npz_members(data: Any) -> list[dict[str, Any]]:
         raise ValueError(f"not a valid .npz file: {error}") from None
 
 
+def _opened(data: Any) -> zipfile.ZipFile:
+    raw = bytes(data)
+    # zipfile makes an object of half a kilobyte for each entry, which takes 46 bytes in the file.
+    if raw.count(_ENTRY) > MOST_ENTRIES:
+        raise ValueError(f"it lists more than {MOST_ENTRIES:,} arrays")
+    return zipfile.ZipFile(io.BytesIO(raw))
+
+
 def load_member(data: Any, number: int) -> Loaded:
     """Return an array of an `.npz` file, unpacked only as far as `MOST_BYTES`."""
     try:
-        with zipfile.ZipFile(io.BytesIO(data)) as opened:
+        with _opened(data) as opened:
             member = opened.infolist()[number]
+            if member.compress_type not in _UNPACKED_IN_PARTS:
+                raise ValueError("NumPy does not write arrays with this compression")
             with opened.open(member) as stream:
                 raw = stream.read(MOST_BYTES)
     except IndexError:

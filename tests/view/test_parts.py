@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import io
 import re
+import struct
+import zipfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -192,6 +195,62 @@ def test_a_wrong_npy_file_raises_value_error(data: bytes) -> None:
         arrays.load_npy(data)
 
 
+@pytest.mark.parametrize("compression", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_a_compression_that_is_unpacked_as_a_whole_is_refused(compression: int) -> None:
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", compression) as made:
+        made.writestr("big.npy", corpus.npy(np.zeros(100)))
+    with pytest.raises(ValueError, match="NumPy does not write"):
+        arrays.load_member(out.getvalue(), 0)
+
+
+def test_a_list_of_countless_arrays_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = corpus.npz(a=np.zeros(3), b=np.ones(3))
+    monkeypatch.setattr(arrays, "MOST_ENTRIES", 1)
+    for read in (arrays.npz_members, lambda data: arrays.load_member(data, 0)):
+        with pytest.raises(ValueError, match="more than 1 arrays"):
+            read(data)
+
+
+@pytest.mark.parametrize("at_once", [1, 100, 10_000])
+def test_scaling_in_parts_agrees_with_scaling_at_once(
+    monkeypatch: pytest.MonkeyPatch, at_once: int
+) -> None:
+    monkeypatch.setattr(pictures, "SCALED_AT_ONCE", at_once)
+    values = np.random.default_rng(0).normal(size=(37, 21))
+    values[::5, 3], values[7], values[9, 2] = np.nan, np.inf, -np.inf
+    finite = values[np.isfinite(values)]
+    due = (values - finite.min()) / (finite.max() - finite.min()) * 255 + 0.5
+    due = np.where(np.isfinite(values), due, 0).astype(np.uint8)
+    assert (pictures.scaled(values) == due).all()
+    assert not pictures.scaled(np.full((3, 2), np.nan)).any()
+
+
+def jpeg_bomb(side: int, *, progressive: bool = False, components: int = 3) -> bytes:
+    """Return a small JPEG that claims another size, and so many components in its first scan."""
+    data = corpus.image_bytes("JPEG", corpus.photo(0), progressive=progressive)
+    frame = data.index(b"\xff\xc2" if progressive else b"\xff\xc0") + 5
+    data = data[:frame] + struct.pack(">HH", side, side) + data[frame + 4 :]
+    scan = data.index(b"\xff\xda")
+    if components < 3:
+        header = b"\xff\xda\0%c%c" % (6 + 2 * components, components)
+        data = data[:scan] + header + data[scan + 5 : scan + 5 + 2 * components] + data[scan + 11 :]
+    return data
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        jpeg_bomb(9000, progressive=True), jpeg_bomb(9000, components=1),
+        jpeg_bomb(9000, components=2), corpus.png_bomb(9000),
+    ],
+)  # fmt: skip
+def test_a_draft_of_a_large_jpeg_is_made_only_if_it_needs_little_memory(data: bytes) -> None:
+    with pytest.raises(ValueError, match="too large"):
+        pictures.thumbnail(data, 128)
+    assert pictures.thumbnail(jpeg_bomb(9000), 128)[0] == "image/jpeg"
+
+
 @pytest.mark.parametrize("mode", ["1", "L", "P", "RGB", "RGBA", "CMYK", "I;16", "I", "F", "LA"])
 def test_pictures_of_every_mode_get_a_thumbnail(mode: str) -> None:
     source = Image.fromarray(corpus.photo(1, 400, 300))
@@ -205,6 +264,19 @@ def test_pictures_of_every_mode_get_a_thumbnail(mode: str) -> None:
     assert made.size == (128, 96)
     assert kind in ("image/jpeg", "image/png")
     assert len(np.unique(np.asarray(made.convert("L")))) > (1 if mode == "1" else 20)
+
+
+@pytest.mark.parametrize("frame", [0, 3])
+def test_a_large_animation_is_refused_before_its_frames_are_decoded(
+    monkeypatch: pytest.MonkeyPatch, frame: int
+) -> None:
+    out = io.BytesIO()
+    frames = [Image.fromarray(corpus.photo(number)) for number in range(5)]
+    frames[0].save(out, "GIF", save_all=True, append_images=frames[1:])
+    monkeypatch.setattr(pictures, "MOST_PIXELS", 1000)
+    monkeypatch.setattr("PIL.GifImagePlugin.GifImageFile.seek", lambda *_: pytest.fail("decoded"))
+    with pytest.raises(ValueError, match="too large"):
+        pictures.converted(out.getvalue(), frame)
 
 
 @pytest.mark.parametrize("data", [b"", b"GIF89a", corpus.png_bomb(), b"\xff\xd8\xff\xe0 x"])
