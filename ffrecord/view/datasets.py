@@ -77,7 +77,8 @@ class Dataset:
         if not filters and sample is None:
             return range(len(self.reader))
         key = filters, sample
-        if key not in self._chosen:
+        found = self._chosen.get(key)
+        if found is None:
             found = self.distributions.matching(filters, go_on) if filters else None
             if sample is not None:
                 seed, count = sample
@@ -88,7 +89,7 @@ class Dataset:
             self._chosen[key] = found
             while len(self._chosen) > KEPT:
                 self._chosen.popitem(last=False)
-        return self._chosen[key]
+        return found
 
     def _rows(self, numbers: Ints) -> list[dict[str, Any]]:
         shown: list[dict[str, Any]] = [{"id": number, "cells": {}} for number in numbers.tolist()]
