@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
+import os
 import pickle
+import resource
 import shutil
 import socket
 import struct
@@ -22,10 +25,10 @@ from ffrecord.format.index import LEGACY_MAGIC
 from ffrecord.view.answers import Answer
 from ffrecord.view.opening import open_path
 from ffrecord.view.requests import Request
-from ffrecord.view.server import Server
+from ffrecord.view.server import MOST_STRANGERS, Server
 from tests.remote.servers import nginx
 from tests.support import archives, handmade
-from tests.view import browsers
+from tests.view import browsers, corpus
 from tests.view.conftest import DAMAGED
 
 PATIENCE = 60  # seconds
@@ -119,11 +122,14 @@ def test_a_host_must_be_an_address_or_localhost(client: Client, host: str, statu
         b"GARBAGE\r\n\r\n", b"GET\r\n\r\n", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
         b"GET / HTTP/9.9\r\n\r\n", b"GET /" + b"a" * 70_000 + b" HTTP/1.1\r\n\r\n",
         b"POST / HTTP/1.1\r\nContent-Length: 99999999999\r\n\r\n",
+        b"POST / HTTP/1.1\r\nContent-Length: " + b"9" * 5000 + b"\r\n\r\n",
         b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n",
         b"GET / HTTP/1.1\r\n" + b"X: y\r\n" * 200 + b"\r\n",
     ],
 )  # fmt: skip
-def test_garbage_is_forbidden_and_the_server_goes_on(client: Client, raw: bytes) -> None:
+def test_garbage_is_forbidden_and_the_server_goes_on(
+    client: Client, raw: bytes, capsys: pytest.CaptureFixture[str]
+) -> None:
     with socket.create_connection(client.address, timeout=PATIENCE) as connection:
         connection.sendall(raw)
         connection.shutdown(socket.SHUT_WR)
@@ -132,6 +138,35 @@ def test_garbage_is_forbidden_and_the_server_goes_on(client: Client, raw: bytes)
             answer += piece
     assert not answer or b" 403 " in answer.splitlines()[0]
     assert client.ask("api/about")["kind"] == "folder"
+    assert capsys.readouterr().err == ""
+
+
+def test_connections_without_the_token_do_not_keep_others_out(client: Client) -> None:
+    with contextlib.ExitStack() as opened:
+        waiting = [
+            opened.enter_context(socket.create_connection(client.address, timeout=PATIENCE))
+            for _ in range(MOST_STRANGERS)
+        ]
+        for each in waiting:
+            each.sendall(b"GET / HTTP/1.1\r\n")
+        assert client.ask("api/about")["kind"] == "folder"
+        assert waiting[0].recv(1) == b""  # the oldest was closed
+        waiting[-1].sendall(b"\r\n")
+        assert waiting[-1].recv(100).startswith(b"HTTP/1.1 403")
+
+
+def test_requests_are_answered_by_a_program_with_many_open_files(client: Client) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < 2048:
+        pytest.skip("this process may not open more files")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2048), hard))
+    try:
+        with contextlib.ExitStack() as opened:
+            for _ in range(1100):
+                opened.enter_context(open(os.devnull, "rb"))
+            assert client.ask("api/list?pattern=*.jpg&reverse=1")["total"] > 60
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_only_verify_takes_a_post(client: Client) -> None:
