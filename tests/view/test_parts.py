@@ -22,6 +22,7 @@ from ffrecord.view.contents import Found, Item
 from ffrecord.view.distributions import Distributions, Filter
 from ffrecord.view.listings import Asked, Listings, entry_path, expression, shown
 from ffrecord.view.thumbnails import Thumbnails
+from ffrecord.view.values import stored
 from tests.view import corpus
 from tests.view.conftest import DATAPOINTS, LABELS
 
@@ -348,11 +349,30 @@ def test_thumbnails_that_are_scrolled_away_are_not_made() -> None:
     thumbnails.close()
 
 
+def test_a_decoder_that_fails_in_any_way_leaves_the_other_thumbnails(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def failing(data: Any, side: int) -> tuple[str, bytes]:
+        if data is contents.data[1]:
+            raise RuntimeError("no idea")
+        return "image/png", b"made"
+
+    contents = Pictures(3)
+    monkeypatch.setattr("ffrecord.view.thumbnails.thumbnail", failing)
+    thumbnails = Thumbnails(contents)
+    made = {each.key: each for each in thumbnails.make(["0", "1", "2"], 160, awaited)}
+    thumbnails.close()
+    assert {key: each.data for key, each in made.items()} == {
+        "0": b"made", "1": b"no idea", "2": b"made",
+    }  # fmt: skip
+    assert made["1"].media_type == ""
+
+
 # ---- distributions -------------------------------------------------------------------------
 
 
 def bytes_reader(path: Path) -> ffrecord.DatasetReader:
-    return ffrecord.DatasetReader(path, dict.fromkeys(ffrecord.decoders, bytes))
+    return ffrecord.DatasetReader(path, dict.fromkeys(ffrecord.decoders, stored))
 
 
 def test_distributions_count_every_datapoint(dataset_path: Path) -> None:
@@ -400,6 +420,27 @@ def test_damaged_values_are_counted_apart(tmp_path: Path) -> None:
         facts = Distributions(reader).describe("label", awaited)
     assert facts["unread"] == 1
     assert facts["distinct"] == 50
+
+
+def test_values_that_are_too_large_for_a_column_are_not_read(tmp_path: Path) -> None:
+    spec = {"label": "utf8", "packed": "utf8+gzip", "number": "int", "small": "int+gzip"}
+    with ffrecord.DatasetWriter(tmp_path / "ds", spec) as writer:
+        for row in range(200):
+            text = "x" * 5000 if row == 7 else f"label {row % 2}"
+            number = 1 << 80_000 if row == 9 else row % 2
+            writer.append({"label": text, "packed": text, "number": number, "small": number})
+    with bytes_reader(tmp_path / "ds") as reader:
+        found = Distributions(reader)
+        for field in ("label", "packed"):
+            bars = found.describe(field, awaited)["bars"]
+            assert [(bar["label"], bar["count"]) for bar in bars] == [
+                ("label 0", 100), ("label 1", 99), ("…", 1),
+            ]  # fmt: skip
+            assert found.matching((Filter(field, "…"),), awaited).tolist() == [7]
+        for field in ("number", "small"):
+            facts = found.describe(field, awaited)
+            assert [bar["count"] for bar in facts["bars"]] == [100, 99]
+            assert (facts["not_finite"], facts["unread"]) == (1, 0)
 
 
 # ---- notebooks and the command -------------------------------------------------------------

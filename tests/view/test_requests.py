@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
 
+import numpy as np
 import pytest
 
 import ffrecord
@@ -372,6 +373,56 @@ def test_a_bomb_is_refused_before_it_is_decoded(client: Client) -> None:
     facts = client.ask(f"api/member?key={array}&member=0")
     assert facts["shape"] == [1 << 30]
     assert facts["whole"] is False
+
+
+@pytest.mark.parametrize("type_", ["jpg", "jpg+gzip", "jpg[]"])
+def test_a_damaged_picture_of_a_dataset_leaves_its_neighbours(tmp_path: Path, type_: str) -> None:
+    pictures = [corpus.photo(number) for number in range(5)]
+    with ffrecord.DatasetWriter(tmp_path / "ds", {"image": type_}) as writer:
+        for picture in pictures:
+            writer.append({"image": [picture] if type_ == "jpg[]" else picture})
+    with ffrecord.FileReader(tmp_path / "ds/image.ffr") as reader:
+        at = int(reader.get_offsets(0)[2]) + 100
+    raw = bytearray((tmp_path / "ds/image.ffr").read_bytes())
+    raw[at] ^= 0xFF
+    (tmp_path / "ds/image.ffr").write_bytes(raw)
+    keys = [f"{row}.image{'.0' if type_ == 'jpg[]' else ''}" for row in range(5)]
+    with browsers.served(tmp_path / "ds") as server:
+        status, _, body = Client(server).get(f"api/thumbs?keys={','.join(keys)}")
+    assert status == 200
+    found = {key: (kind, data) for key, kind, data in frames(body)}
+    assert {key for key, (kind, _) in found.items() if kind} == set(keys) - {keys[2]}
+    assert b"image.ffr" in found[keys[2]][1]
+
+
+def test_large_values_are_not_read_for_a_table(tmp_path: Path) -> None:
+    random, zeros = np.random.default_rng(0).bytes(3 << 20), bytes(3 << 20)
+    spec = {
+        "large": "bytes", "packed": "bytes+gzip", "parts": "bytes[]", "number": "int",
+        "document": "json+gzip",
+    }  # fmt: skip
+    rows: list[dict[str, Any]] = [
+        {"large": b"a", "packed": b"b", "parts": [b"c"], "number": 1, "document": [1]},
+        {"large": random, "packed": zeros, "parts": [b"d", random], "number": 1 << 80_000,
+         "document": ["x" * (9 << 20)]},
+    ]  # fmt: skip
+    with ffrecord.DatasetWriter(tmp_path / "ds", spec) as writer:
+        for row in rows:
+            writer.append(row)
+    with browsers.served(tmp_path / "ds") as server:
+        client = Client(server)
+        small, large = (row["cells"] for row in client.ask("api/rows")["rows"])
+        assert [small[name]["text"] for name in ("large", "packed", "number")] == ["a", "b", "1"]
+        assert small["parts"]["elements"][0]["text"] == "c"
+        assert [large[name]["text"] for name in ("large", "packed")] == ["3.1 MB", "3.1 MB"]
+        assert large["parts"] == {"length": 2, "start": 0, "elements": []}
+        assert large["number"]["text"].startswith("0x1000")
+        assert client.get("file?key=1.large")[2] == random
+        assert client.get("file?key=1.packed")[2] == zeros
+        assert client.get("file?key=1.parts.1", Range="bytes=5-9")[2] == random[5:10]
+        assert client.ask("api/preview?key=1.number")["tree"]["$number"].startswith("0x1000")
+        assert client.ask("api/preview?key=0.document")["tree"] == [{"$number": "1"}]
+        assert client.ask("api/preview?key=1.document")["text"].startswith('["xxx')
 
 
 @pytest.mark.parametrize("depth", [10, 300, 900, 990, 2_000, 200_000])
