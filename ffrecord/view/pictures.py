@@ -20,6 +20,7 @@ from ffrecord.dataset import optional
 FORMATS = ("PNG", "JPEG", "GIF", "WEBP", "BMP", "AVIF", "TIFF", "PPM")
 MOST_PIXELS = 64_000_000  # 200 MB in memory, for one picture at a time
 LARGE = 8_000_000  # pixels from which pictures are decoded one at a time
+MOST_FRAMES = 1000  # of a TIFF: Pillow compares each with all before it, which may take hours
 LARGEST_PREVIEW = 2048  # pixels of the longer side of a converted picture
 SCALED_AT_ONCE = 1 << 20  # values; all of a picture as floats would take several times its memory
 SMALL_BYTES = 16 << 10  # of a picture that is its own thumbnail
@@ -31,10 +32,9 @@ _one_at_a_time = threading.Lock()
 def size_of(data: Any) -> dict[str, Any]:
     """Return the format, the size and the mode of a picture. Raise ValueError if it is none."""
     with _opened(data) as picture:
-        frames = getattr(picture, "n_frames", 1)
         return {
             "format": picture.format, "width": picture.width, "height": picture.height,
-            "mode": picture.mode, "frames": frames,
+            "mode": picture.mode, "frames": _frames(picture),
         }  # fmt: skip
 
 
@@ -57,7 +57,7 @@ def converted(data: Any, frame: int = 0) -> tuple[str, bytes]:
     with _opened(data) as picture:
         if frame:
             _refuse_large(picture)  # GIF: all frames before are decoded
-            picture.seek(min(frame, getattr(picture, "n_frames", 1) - 1))
+            picture.seek(min(frame, _frames(picture) - 1))
         return _small(picture, LARGEST_PREVIEW, lossless=True)
 
 
@@ -134,6 +134,18 @@ def _refuse_large(picture: Any) -> None:
             f"the picture is too large to be decoded: {picture.width:,} × {picture.height:,} "
             f"pixels, more than {MOST_PIXELS // 1_000_000} million"
         )
+
+
+def _frames(picture: Any) -> int:
+    """Return the number of frames. Count at most `MOST_FRAMES` of a TIFF, and leave it there."""
+    if picture.format != "TIFF":
+        return int(getattr(picture, "n_frames", 1))
+    for frame in range(1, MOST_FRAMES):
+        try:
+            picture.seek(frame)
+        except EOFError:
+            return frame
+    return MOST_FRAMES
 
 
 def _small(

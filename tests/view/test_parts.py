@@ -280,6 +280,23 @@ def test_a_large_animation_is_refused_before_its_frames_are_decoded(
         pictures.converted(out.getvalue(), frame)
 
 
+@pytest.mark.parametrize(("pages", "due"), [(1, 1), (3, 3), (5, 4)])
+def test_no_more_pages_of_a_tiff_are_looked_for_than_can_be_chosen(
+    monkeypatch: pytest.MonkeyPatch, pages: int, due: int
+) -> None:
+    out = io.BytesIO()
+    sizes = [(10 + page, 20 + page) for page in range(pages)]
+    first, *others = [Image.new("L", size, page) for page, size in enumerate(sizes)]
+    first.save(out, "TIFF", save_all=True, append_images=others)
+    monkeypatch.setattr(pictures, "MOST_FRAMES", 4)
+    facts = pictures.size_of(out.getvalue())
+    assert (facts["width"], facts["height"], facts["frames"]) == (10, 20, due)
+    for page in range(due):
+        made = Image.open(io.BytesIO(pictures.converted(out.getvalue(), page)[1]))
+        assert made.size == sizes[page]
+    assert Image.open(io.BytesIO(pictures.converted(out.getvalue(), 99)[1])).size == sizes[due - 1]
+
+
 @pytest.mark.parametrize("data", [b"", b"GIF89a", corpus.png_bomb(), b"\xff\xd8\xff\xe0 x"])
 def test_pictures_that_cannot_be_decoded_say_why(data: bytes) -> None:
     with pytest.raises(ValueError, match="picture"):
