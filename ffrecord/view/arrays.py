@@ -52,7 +52,7 @@ def load_npy(data: Any) -> Loaded:
         if read is None:
             raise ValueError(f"version {version[0]}.{version[1]} of the format is unknown")
         shape, fortran, dtype = read(stream)
-    except (ValueError, EOFError, SyntaxError, TypeError) as error:
+    except Exception as error:  # NumPy raises many kinds for a damaged header
         raise ValueError(f"not a valid .npy file: {error}") from None
     if dtype.hasobject:
         raise ValueError("the array holds pickled Python objects, which are never loaded")
@@ -128,16 +128,7 @@ def describe(loaded: Loaded) -> dict[str, Any]:
         facts["sampled"] = step > 1
         facts["not_finite"] = int(numbers.size - finite.size)
         if finite.size:
-            counts, edges = np.histogram(finite, BINS)
-            facts["statistics"] = {
-                "minimum": float(finite.min()), "maximum": float(finite.max()),
-                "mean": float(finite.mean()), "deviation": float(finite.std()),
-                "zeros": int((finite == 0).sum()),
-            }  # fmt: skip
-            facts["histogram"] = [
-                {"from": float(a), "to": float(b), "count": int(n)}
-                for a, b, n in zip(edges[:-1], edges[1:], counts, strict=True)
-            ]
+            facts.update(_statistics(finite))
     facts["picture"] = picture_shape(values) is not None
     facts["slices"] = list(values.shape[: _outer(values)]) if facts["picture"] else []
     if values.ndim == 1 and values.dtype.kind in "biuf":
@@ -146,6 +137,33 @@ def describe(loaded: Loaded) -> dict[str, Any]:
     if not facts["picture"]:
         facts["values"] = [str(value)[:200] for value in values.ravel()[:100].tolist()]
     return facts
+
+
+def _statistics(finite: npt.NDArray[np.float64]) -> dict[str, Any]:
+    with np.errstate(over="ignore", invalid="ignore"):
+        mean, deviation = _plain(finite.mean()), _plain(finite.std())
+    return {
+        "statistics": {
+            "minimum": float(finite.min()), "maximum": float(finite.max()), "mean": mean,
+            "deviation": deviation, "zeros": int((finite == 0).sum()),
+        },
+        "histogram": [
+            {"from": low, "to": high, "count": count}
+            for low, high, count in histogram(finite, BINS)
+        ],
+    }  # fmt: skip
+
+
+def histogram(finite: npt.NDArray[np.float64], bins: int) -> list[tuple[float, float, int]]:
+    """Return the ends and the count of each bin; no bins if floats cannot hold their ends."""
+    try:
+        with np.errstate(over="ignore", invalid="ignore"):
+            counts, edges = np.histogram(finite, bins)
+    except ValueError:
+        return []
+    if not np.isfinite(edges).all():
+        return []
+    return list(zip(edges[:-1].tolist(), edges[1:].tolist(), counts.tolist(), strict=True))
 
 
 def picture_shape(values: npt.NDArray[Any]) -> tuple[int, ...] | None:

@@ -6,10 +6,10 @@ its size is known to be small enough, and large ones are decoded one at a time.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import threading
 import warnings
-from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -81,11 +81,12 @@ def scaled(values: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
     if not finite:
         return out
     low, high = min(each[0] for each in finite), max(each[1] for each in finite)
-    span = high - low or 1.0
-    for part in parts:
-        numbers = values[part].astype(np.float64)
-        share = np.where(np.isfinite(numbers), (numbers - low) / span, 0).clip(0, 1)
-        out[part] = (share * 255 + 0.5).astype(np.uint8)
+    with np.errstate(over="ignore", invalid="ignore"):
+        span = high - low or 1.0
+        for part in parts:
+            numbers = values[part].astype(np.float64)
+            share = np.where(np.isfinite(numbers), (numbers - low) / span, 0).clip(0, 1)
+            out[part] = (share * 255 + 0.5).astype(np.uint8)
     return out
 
 
@@ -137,15 +138,15 @@ def _refuse_large(picture: Any) -> None:
 
 
 def _frames(picture: Any) -> int:
-    """Return the number of frames. Count at most `MOST_FRAMES` of a TIFF, and leave it there."""
-    if picture.format != "TIFF":
-        return int(getattr(picture, "n_frames", 1))
-    for frame in range(1, MOST_FRAMES):
-        try:
+    """Return the number of frames before damage. Count at most `MOST_FRAMES` of a TIFF."""
+    frames = 1
+    with contextlib.suppress(Exception):  # also EOFError behind the last one
+        if picture.format != "TIFF":
+            return int(getattr(picture, "n_frames", 1))
+        for frame in range(1, MOST_FRAMES):
             picture.seek(frame)
-        except EOFError:
-            return frame
-    return MOST_FRAMES
+            frames += 1
+    return frames
 
 
 def _small(
@@ -153,17 +154,17 @@ def _small(
 ) -> tuple[str, bytes]:
     _refuse_large(picture)
     try:
-        with _one_at_a_time if is_large or _pixels(picture) > LARGE else nullcontext():
+        with _one_at_a_time if is_large or _pixels(picture) > LARGE else contextlib.nullcontext():
             picture = _plain(picture)
             picture.thumbnail((side, side))
+        out = io.BytesIO()  # a picture that was small enough is decoded only now
+        if lossless or picture.mode in ("RGBA", "LA"):
+            picture.save(out, "PNG", compress_level=1)
+            return "image/png", out.getvalue()
+        picture.save(out, "JPEG", quality=80)
+        return "image/jpeg", out.getvalue()
     except Exception as error:
         raise ValueError(_reason(error)) from None
-    out = io.BytesIO()
-    if lossless or picture.mode in ("RGBA", "LA"):
-        picture.save(out, "PNG", compress_level=1)
-        return "image/png", out.getvalue()
-    picture.save(out, "JPEG", quality=80)
-    return "image/jpeg", out.getvalue()
 
 
 def _plain(picture: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import re
 import struct
 import zipfile
@@ -186,6 +187,7 @@ def test_a_part_of_an_array_is_shown_as_a_part() -> None:
     "data",
     [
         b"\x93NUMPY", b"\x93NUMPY\x01\x00\xff\xff{", b"\x93NUMPY\x09\x00", b"",
+        b"\x93NUMPY\x01\x00\x0a\x00{'descr':(",
         corpus.npy(np.zeros(3)).replace(b"(3,)", b"(-3,)"),
         corpus.npy(np.array([object()])),
         corpus.npy(np.zeros(3)).replace(b"<f8", b"|V0"),
@@ -194,6 +196,16 @@ def test_a_part_of_an_array_is_shown_as_a_part() -> None:
 def test_a_wrong_npy_file_raises_value_error(data: bytes) -> None:
     with pytest.raises(ValueError, match=r"not a valid \.npy|never loaded"):
         arrays.load_npy(data)
+
+
+@pytest.mark.parametrize("values", [[1e308, 1e308], [-1e308, 1e308], [5e-324, 1.0], [np.inf]])
+def test_numbers_at_the_ends_of_floats_are_described(values: list[float]) -> None:
+    facts = arrays.describe(arrays.load_npy(corpus.npy(np.array(values * 10))))
+    json.dumps(facts, allow_nan=False)
+    if np.isfinite(values).all():
+        assert facts["statistics"]["minimum"] == min(values)
+        assert facts["statistics"]["mean"] in (None, np.mean(np.array(values) / 2) * 2)
+        assert sum(bar["count"] for bar in facts["histogram"]) in (0, 20)
 
 
 @pytest.mark.parametrize("compression", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
@@ -289,6 +301,8 @@ def test_no_more_pages_of_a_tiff_are_looked_for_than_can_be_chosen(
     first, *others = [Image.new("L", size, page) for page, size in enumerate(sizes)]
     first.save(out, "TIFF", save_all=True, append_images=others)
     monkeypatch.setattr(pictures, "MOST_FRAMES", 4)
+    damaged = out.getvalue().replace(struct.pack("<HHII", 256, 4, 1, 12), bytes(12))
+    assert pictures.size_of(damaged)["frames"] == min(pages, 2)
     facts = pictures.size_of(out.getvalue())
     assert (facts["width"], facts["height"], facts["frames"]) == (10, 20, due)
     for page in range(due):
@@ -297,7 +311,13 @@ def test_no_more_pages_of_a_tiff_are_looked_for_than_can_be_chosen(
     assert Image.open(io.BytesIO(pictures.converted(out.getvalue(), 99)[1])).size == sizes[due - 1]
 
 
-@pytest.mark.parametrize("data", [b"", b"GIF89a", corpus.png_bomb(), b"\xff\xd8\xff\xe0 x"])
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"", b"GIF89a", corpus.png_bomb(), b"\xff\xd8\xff\xe0 x",
+        *(corpus.image_bytes(kind, corpus.photo(1, 30, 20))[:999] for kind in ("BMP", "PPM")),
+    ],
+)  # fmt: skip
 def test_pictures_that_cannot_be_decoded_say_why(data: bytes) -> None:
     with pytest.raises(ValueError, match="picture"):
         pictures.thumbnail(data, 128)
