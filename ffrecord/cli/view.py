@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import html
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
 
 from ffrecord.terminal import note
 from ffrecord.view.opening import open_path
@@ -18,9 +22,22 @@ def run(options: argparse.Namespace) -> int:
         # The URL alone is on standard output, for scripts.
         print(server.url, flush=True)
         note(f"showing {server.opened.path}; press Ctrl-C to stop")
-        if options.open:
-            import webbrowser
-
-            webbrowser.open(server.url)
-        server.serve()
+        with _in_browser(server.url) if options.open else contextlib.nullcontext():
+            server.serve()
     return 0
+
+
+@contextlib.contextmanager
+def _in_browser(url: str) -> Iterator[None]:
+    """Open a URL in the browser.
+
+    All users of the machine can see the command line of the browser, and the URL has the token. So
+    the browser is given a file of this user, which leads there.
+    """
+    import webbrowser
+
+    with tempfile.TemporaryDirectory(prefix="ffrecord-view-") as folder:
+        page = Path(folder, "open.html")
+        page.write_text(f'<meta http-equiv="refresh" content="0; url={html.escape(url)}">\n')
+        webbrowser.open(page.as_uri())
+        yield

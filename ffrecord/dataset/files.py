@@ -70,10 +70,9 @@ class RecordFiles:
         """Return the stored checksum of a file's header, or 0 if it has none."""
         return self._table.header_crcs[file]
 
-    def record_sizes(self, file: int, count: int) -> Ints:
-        """Return the sizes of the first `count` records of a file."""
-        records = int(self._table.first[file]) + np.arange(count)
-        batch = self._table.batch(records)
+    def record_sizes(self, file: int, record: Ints) -> Ints:
+        """Return the sizes of records of a file."""
+        batch = self._table.batch(self._table.first[file] + record)
         return batch.end - batch.begin
 
     def begin(self, file: Ints, record: Ints, *, ahead: bool) -> Collect:

@@ -14,33 +14,43 @@ def lengths(reader: DatasetReader | ShardedDatasetReader, field: str, numbers: I
     return _measured(reader, field, numbers, sizes=False)
 
 
-def stored_sizes(reader: DatasetReader | ShardedDatasetReader, field: str, numbers: Ints) -> Ints:
-    """Return the stored size of a field in bytes, for some datapoints."""
-    return _measured(reader, field, numbers, sizes=True)
+def stored_sizes(
+    reader: DatasetReader | ShardedDatasetReader, field: str, numbers: Ints,
+    first: int | None = None,
+) -> Ints:  # fmt: skip
+    """Return the stored size of a field in bytes, for some datapoints.
+
+    Of a sequence, all elements count, or the `first` ones.
+    """
+    return _measured(reader, field, numbers, sizes=True, first=first)
 
 
 def _measured(
-    reader: DatasetReader | ShardedDatasetReader, field: str, numbers: Ints, *, sizes: bool
-) -> Ints:
+    reader: DatasetReader | ShardedDatasetReader, field: str, numbers: Ints, *, sizes: bool,
+    first: int | None = None,
+) -> Ints:  # fmt: skip
     if isinstance(reader, DatasetReader):
-        return _of_one(reader, field, numbers, sizes)
+        return _of_one(reader, field, numbers, sizes, first)
     found = np.zeros(len(numbers), np.int64)
     start = 0
     for part in reader.parts:
         rows = np.flatnonzero((numbers >= start) & (numbers < start + len(part)))
-        found[rows] = _of_one(part, field, numbers[rows] - start, sizes)
+        found[rows] = _of_one(part, field, numbers[rows] - start, sizes, first)
         start += len(part)
     return found
 
 
-def _of_one(reader: DatasetReader, field: str, numbers: Ints, sizes: bool) -> Ints:
+def _of_one(
+    reader: DatasetReader, field: str, numbers: Ints, sizes: bool, first: int | None
+) -> Ints:
     column = reader._columns[field]
     begin, end = column.spans(numbers, True)
-    if not sizes or not len(numbers):
-        return end - begin
+    counts = end - begin if first is None else np.minimum(end - begin, first)
+    if not sizes or not counts.any():
+        return counts
     assert reader._files is not None
-    each = reader._files.record_sizes(column.file, column.elements)
-    # Sums of neighbours: a sequence's elements are neighbouring records.
-    before = np.concatenate([[0], np.cumsum(each)])
-    total: Ints = before[end] - before[begin]
+    before = counts.cumsum() - counts
+    records = np.repeat(begin - before, counts) + np.arange(counts.sum())
+    until = np.concatenate([[0], reader._files.record_sizes(column.file, records).cumsum()])
+    total: Ints = until[before + counts] - until[before]
     return total

@@ -14,6 +14,7 @@ from typing import ClassVar, TypeVar
 from ffrecord.aliases import Path
 from ffrecord.atomic.file import write_file
 from ffrecord.errors import PlanError, UrlError
+from ffrecord.format.padding import checked
 from ffrecord.format.records import part_name
 from ffrecord.remote.urls import is_url, shown
 from ffrecord.text import counted
@@ -108,6 +109,11 @@ class Plan:
         is_place = os.path.isabs(self.target) or is_url(self.target)
         if not (is_place and self.key.isalnum() and self.key.isascii()):
             raise ValueError("its target or its key is wrong")
+        rows = 0
+        for part in self.parts:  # facts about files of other parts would be stored with wrong ones
+            if part.first != rows:
+                raise ValueError("its parts do not follow one another")
+            rows += part.count
 
     def save(self, path: Path) -> None:
         """Write the plan to a file, in one step. The file has no credentials."""
@@ -146,6 +152,7 @@ class PackPlan(Plan):
         flags = self.dereference, self.ignore_changed, self.legacy_index
         if not os.path.isabs(self.folder) or not all(isinstance(each, bool) for each in flags):
             raise ValueError("its folder or an option is wrong")
+        checked(self.align)
 
 
 @dataclass(frozen=True)

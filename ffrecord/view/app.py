@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import struct
 from collections.abc import Callable, Iterator
 from importlib import resources
@@ -130,7 +131,8 @@ class App:
         keys = request.text("keys").split(",")[:MOST_THUMBNAILS]
         shown = self._opened.shown
         for key in keys:
-            shown.item(key)  # a wrong key must fail before the answer begins
+            with contextlib.suppress(FFRecordError):  # damage is shown in place of the thumbnail
+                shown.item(key)  # a wrong key must fail before the answer begins
         side = SIDES[request.has("fine")]
         made = self._opened.thumbnails.make(keys, side, request.go_on)
         return Answer(200, answers.BYTES, _framed(made))

@@ -18,9 +18,14 @@ from ffrecord.view.pictures import array_png
 
 MOST_BYTES = 64 << 20
 MOST_MEMBERS = 1000  # of an .npz file that are listed
+MOST_ENTRIES = 100_000  # of an .npz file that are looked at
 MOST_VALUES = 1000  # numbers that a plot or a table of values has
 MOST_COUNTED = 4_000_000  # values in the statistics: 32 MB as floats
 BINS = 40
+_ENTRY = b"PK\x01\x02"  # begins an entry of a ZIP file's directory
+_UNPACKED_IN_PARTS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+"""The compressions that NumPy writes. With bzip2 and LZMA, zipfile would unpack the whole member at
+once, however few bytes are asked for: gigabytes from some kilobytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +52,7 @@ def load_npy(data: Any) -> Loaded:
         if read is None:
             raise ValueError(f"version {version[0]}.{version[1]} of the format is unknown")
         shape, fortran, dtype = read(stream)
-    except (ValueError, EOFError, SyntaxError, TypeError) as error:
+    except Exception as error:  # NumPy raises many kinds for a damaged header
         raise ValueError(f"not a valid .npy file: {error}") from None
     if dtype.hasobject:
         raise ValueError("the array holds pickled Python objects, which are never loaded")
@@ -76,7 +81,7 @@ def _shaped(raw: memoryview, shape: tuple[int, ...], dtype: np.dtype[Any], fortr
 def npz_members(data: Any) -> list[dict[str, Any]]:
     """Return the names and the sizes of the arrays in an `.npz` file."""
     try:
-        with zipfile.ZipFile(io.BytesIO(data)) as opened:
+        with _opened(data) as opened:
             return [
                 {"name": each.filename.removesuffix(".npy"), "bytes": each.file_size}
                 for each in opened.infolist()[:MOST_MEMBERS]
@@ -85,11 +90,21 @@ def npz_members(data: Any) -> list[dict[str, Any]]:
         raise ValueError(f"not a valid .npz file: {error}") from None
 
 
+def _opened(data: Any) -> zipfile.ZipFile:
+    raw = bytes(data)
+    # zipfile makes an object of half a kilobyte for each entry, which takes 46 bytes in the file.
+    if raw.count(_ENTRY) > MOST_ENTRIES:
+        raise ValueError(f"it lists more than {MOST_ENTRIES:,} arrays")
+    return zipfile.ZipFile(io.BytesIO(raw))
+
+
 def load_member(data: Any, number: int) -> Loaded:
     """Return an array of an `.npz` file, unpacked only as far as `MOST_BYTES`."""
     try:
-        with zipfile.ZipFile(io.BytesIO(data)) as opened:
+        with _opened(data) as opened:
             member = opened.infolist()[number]
+            if member.compress_type not in _UNPACKED_IN_PARTS:
+                raise ValueError("NumPy does not write arrays with this compression")
             with opened.open(member) as stream:
                 raw = stream.read(MOST_BYTES)
     except IndexError:
@@ -113,16 +128,7 @@ def describe(loaded: Loaded) -> dict[str, Any]:
         facts["sampled"] = step > 1
         facts["not_finite"] = int(numbers.size - finite.size)
         if finite.size:
-            counts, edges = np.histogram(finite, BINS)
-            facts["statistics"] = {
-                "minimum": float(finite.min()), "maximum": float(finite.max()),
-                "mean": float(finite.mean()), "deviation": float(finite.std()),
-                "zeros": int((finite == 0).sum()),
-            }  # fmt: skip
-            facts["histogram"] = [
-                {"from": float(a), "to": float(b), "count": int(n)}
-                for a, b, n in zip(edges[:-1], edges[1:], counts, strict=True)
-            ]
+            facts.update(_statistics(finite))
     facts["picture"] = picture_shape(values) is not None
     facts["slices"] = list(values.shape[: _outer(values)]) if facts["picture"] else []
     if values.ndim == 1 and values.dtype.kind in "biuf":
@@ -131,6 +137,33 @@ def describe(loaded: Loaded) -> dict[str, Any]:
     if not facts["picture"]:
         facts["values"] = [str(value)[:200] for value in values.ravel()[:100].tolist()]
     return facts
+
+
+def _statistics(finite: npt.NDArray[np.float64]) -> dict[str, Any]:
+    with np.errstate(over="ignore", invalid="ignore"):
+        mean, deviation = _plain(finite.mean()), _plain(finite.std())
+    return {
+        "statistics": {
+            "minimum": float(finite.min()), "maximum": float(finite.max()), "mean": mean,
+            "deviation": deviation, "zeros": int((finite == 0).sum()),
+        },
+        "histogram": [
+            {"from": low, "to": high, "count": count}
+            for low, high, count in histogram(finite, BINS)
+        ],
+    }  # fmt: skip
+
+
+def histogram(finite: npt.NDArray[np.float64], bins: int) -> list[tuple[float, float, int]]:
+    """Return the ends and the count of each bin; no bins if floats cannot hold their ends."""
+    try:
+        with np.errstate(over="ignore", invalid="ignore"):
+            counts, edges = np.histogram(finite, bins)
+    except ValueError:
+        return []
+    if not np.isfinite(edges).all():
+        return []
+    return list(zip(edges[:-1].tolist(), edges[1:].tolist(), counts.tolist(), strict=True))
 
 
 def picture_shape(values: npt.NDArray[Any]) -> tuple[int, ...] | None:

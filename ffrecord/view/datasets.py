@@ -15,12 +15,13 @@ from ffrecord.dataset.reader import DatasetReader
 from ffrecord.dataset.sharded import ShardedDatasetReader
 from ffrecord.dataset.spec import split_type
 from ffrecord.errors import FFRecordError
-from ffrecord.view import arrays, values
+from ffrecord.view import arrays, texts, values
 from ffrecord.view.contents import Found, Item, read_all
 from ffrecord.view.distributions import Distributions, Filter
 
 SHOWN_ELEMENTS = 3  # elements of a sequence in a cell
 MOST_ELEMENTS = 200  # elements of an expanded sequence
+LARGEST_CELL = 1 << 20  # bytes of a value whose beginning the table shows; of others, the size
 KEPT = 4  # filtered lists of datapoints in memory
 
 
@@ -28,8 +29,8 @@ class Dataset:
     """A typed dataset. An item's key is `ROW.FIELD`, or `ROW.FIELD.ELEMENT` in a sequence.
 
     Args:
-        reader: the reader, whose decoders all return bytes, so that a value that cannot be decoded
-            does not hide its neighbours. The caller closes it.
+        reader: the reader, whose decoders are all `values.stored`, so that a value that cannot be
+            decoded does not hide its neighbours. The caller closes it.
     """
 
     kind = "dataset"
@@ -39,6 +40,7 @@ class Dataset:
         self.distributions = Distributions(reader)
         self._types = {name: _name(text) for name, text in reader.spec.items()}
         self._chosen: OrderedDict[object, Ints] = OrderedDict()
+        self._kept: tuple[str, Bytes] | None = None
 
     def about(self) -> dict[str, Any]:
         fields = [
@@ -77,7 +79,8 @@ class Dataset:
         if not filters and sample is None:
             return range(len(self.reader))
         key = filters, sample
-        if key not in self._chosen:
+        found = self._chosen.get(key)
+        if found is None:
             found = self.distributions.matching(filters, go_on) if filters else None
             if sample is not None:
                 seed, count = sample
@@ -88,7 +91,7 @@ class Dataset:
             self._chosen[key] = found
             while len(self._chosen) > KEPT:
                 self._chosen.popitem(last=False)
-        return self._chosen[key]
+        return found
 
     def _rows(self, numbers: Ints) -> list[dict[str, Any]]:
         shown: list[dict[str, Any]] = [{"id": number, "cells": {}} for number in numbers.tolist()]
@@ -100,18 +103,28 @@ class Dataset:
 
     def _cells(self, field: str, numbers: Ints) -> list[dict[str, Any]]:
         type_ = self._types[field]
-        found = read_all(lambda some: self._read(field, some), numbers.tolist())
-        return [values.short(type_, each) for each in found]
+        sizes = measures.stored_sizes(self.reader, field, numbers)
+        is_small = sizes <= LARGEST_CELL
+        with values.limited(LARGEST_CELL):
+            small = iter(read_all(lambda some: self._read(field, some), numbers[is_small].tolist()))
+        return [
+            values.short(type_, values.Large(size) if size > LARGEST_CELL else next(small))
+            for size in sizes.tolist()
+        ]
 
     def _sequences(self, field: str, numbers: Ints) -> list[dict[str, Any]]:
         lengths = measures.lengths(self.reader, field, numbers).tolist()
-        masks = [{field: range(min(SHOWN_ELEMENTS, length))} for length in lengths]
+        sizes = measures.stored_sizes(self.reader, field, numbers, SHOWN_ELEMENTS)
+        counts = np.where(sizes > LARGEST_CELL, 0, np.minimum(lengths, SHOWN_ELEMENTS)).tolist()
+        masks = [{field: range(count)} for count in counts]
         try:
-            rows = self.reader.read(numbers, masks) if masks else []
+            with values.limited(LARGEST_CELL):
+                rows = self.reader.read(numbers, masks) if masks else []
         except FFRecordError:  # find the damaged ones
-            return [self.sequence(int(number), field, 0, SHOWN_ELEMENTS) for number in numbers]
+            some = zip(numbers.tolist(), counts, strict=True)
+            return [self.sequence(number, field, 0, count) for number, count in some]
         return [
-            self._sequence(field, length, 0, [np.frombuffer(each, np.uint8) for each in row[field]])
+            self._sequence(field, length, 0, list(map(_array, row[field])))
             for length, row in zip(lengths, rows, strict=True)
         ]
 
@@ -120,9 +133,10 @@ class Dataset:
         try:
             length = len(self._available(number, field))
             stop = min(start + min(count, MOST_ELEMENTS), length)
-            found = read_all(
-                lambda some: self._elements(number, field, some), list(range(start, stop))
-            )
+            with values.limited(LARGEST_CELL):
+                found = read_all(
+                    lambda some: self._elements(number, field, some), list(range(start, stop))
+                )
         except FFRecordError as error:
             return values.short("", error)
         return self._sequence(field, length, start, found)
@@ -141,10 +155,22 @@ class Dataset:
         name = f"{number}-{field}" + ("" if element is None else f"-{element}")
         type_ = self._types[field]
         ending = f".{type_}" if type_ in (*values.IMAGES, "json") else ""
-        return Item(name + ending, len(self._value(key)))
+        is_stored_as_it_is = self.reader.spec[field].removesuffix("[]") == type_
+        if is_stored_as_it_is and element is None:
+            size = int(measures.stored_sizes(self.reader, field, np.array([number]))[0])
+        else:
+            size = len(self._whole(key))
+        return Item(name + ending, size)
 
     def part(self, key: str, offset: int, length: int) -> Bytes:
-        return self._value(key)[offset : offset + length]
+        return self._whole(key)[offset : offset + length]
+
+    def _whole(self, key: str) -> Bytes:
+        """Return a value. The last one is kept, because it is often asked for part by part."""
+        kept = self._kept
+        if kept is None or kept[0] != key:
+            kept = self._kept = key, self._value(key)
+        return kept[1]
 
     def whole(self, keys: Sequence[str]) -> list[Found]:
         places = [self._place(key) for key in keys]
@@ -155,13 +181,19 @@ class Dataset:
         return read_all(lambda some: [self._value(key) for key in some], list(keys))
 
     def preview(self, key: str) -> dict[str, Any] | None:
-        """Return a preview of a typed value; None if its bytes are shown like a file's."""
+        """Return a preview of a typed value; None if its bytes are shown like a file's.
+
+        A large value is not decoded, unless it is an array: its objects may take many times its
+        size.
+        """
         field = self._place(key)[1]
         type_ = self._types[field]
         if type_ in values.IMAGES or type_ == "bytes" or type_ not in decoders:
             return None
         found = read_all(lambda some: [self._value(each) for each in some], [key])[0]
         size = 0 if isinstance(found, FFRecordError) else len(found)
+        if size > texts.JSON_BYTES and type_ != "array":
+            return None
         return {"key": key, "name": key, "size": size, "kind": type_, "type": None,
                 **values.full(type_, found)}  # fmt: skip
 
@@ -201,14 +233,18 @@ class Dataset:
 
     def _read(self, field: str, numbers: Sequence[int]) -> list[Bytes]:
         rows = self.reader.read(list(numbers), [field])
-        return [np.frombuffer(row[field], np.uint8) for row in rows]
+        return [_array(row[field]) for row in rows]
 
     def _elements(self, number: int, field: str, elements: Sequence[int]) -> list[Bytes]:
         if not elements:
             return []
         mask = {field: range(elements[0], elements[-1] + 1)}
         (row,) = self.reader.read([number], mask)
-        return [np.frombuffer(each, np.uint8) for each in row[field]]
+        return list(map(_array, row[field]))
+
+
+def _array(value: Any) -> Any:
+    return value if isinstance(value, values.Large) else np.frombuffer(value, np.uint8)
 
 
 def _name(text: str) -> str:

@@ -7,6 +7,7 @@ even sample of a larger one.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from threading import Lock
@@ -17,17 +18,22 @@ import numpy.typing as npt
 
 from ffrecord.aliases import Ints, Mask
 from ffrecord.dataset import measures
+from ffrecord.dataset.datapoints import Datapoint
 from ffrecord.dataset.reader import DatasetReader
 from ffrecord.dataset.sharded import ShardedDatasetReader
 from ffrecord.dataset.spec import split_type
 from ffrecord.errors import FFRecordError
-from ffrecord.view.values import decoded
+from ffrecord.view.arrays import histogram
+from ffrecord.view.values import Large, decoded, limited
 
 MOST = 1_000_000  # datapoints of a column: 8 MB
 STEP = 4096  # values that are read at once
 BINS = 24
 MOST_LABELS = 30  # bars of labels; a whole number with no more values than this is a label, too
 LONGEST_LABEL = 64  # mean stored bytes: longer texts are no labels, and their sizes are counted
+LARGEST_LABEL = 4096  # bytes; the label of a longer text is `LARGE`
+LARGEST_NUMBER = 128  # bytes of an integer; of larger ones, some are too large for a float
+LARGE = "…"
 NUMBERS = ("int", "float", "bool")
 
 
@@ -106,13 +112,17 @@ class Distributions:
         is_label = name == "utf8" and (not len(sizes) or sizes.mean() <= LONGEST_LABEL)
         if name not in NUMBERS and not is_label:
             return Column("stored bytes", numbers, sizes)
-        values: list[Any] = []
+        most = LARGEST_LABEL if is_label else LARGEST_NUMBER
+        values: list[Any] = [LARGE if is_label else np.nan] * len(numbers)
         unread = 0
         for start in range(0, len(numbers), STEP):
             if not go_on():
                 raise InterruptedError
-            some, damaged = self._read(field, name, numbers[start : start + STEP])
-            values += some
+            rows = start + np.flatnonzero(sizes[start : start + STEP] <= most)
+            with limited(most):
+                some, damaged = self._read(field, name, numbers[rows])
+            for row, value in zip(rows.tolist(), some, strict=True):
+                values[row] = value
             unread += damaged
         if is_label:
             return Column("label", numbers, np.array(values, object), unread)
@@ -120,63 +130,60 @@ class Distributions:
 
     def _read(self, field: str, type_: str, numbers: Ints) -> tuple[list[Any], int]:
         """Return decoded values, and how many could not be read."""
-        missing: Any = "" if type_ == "utf8" else np.nan
+        is_text = type_ == "utf8"
+
+        def value(row: Datapoint) -> Any:
+            if isinstance(row[field], Large):
+                return LARGE if is_text else np.nan
+            return decoded(type_, row[field])
+
         try:
-            return [decoded(type_, row[field]) for row in self._reader.read(numbers, [field])], 0
+            return list(map(value, self._reader.read(numbers, [field]))), 0
         except FFRecordError:
             found, unread = [], 0
             for number in numbers.tolist():
                 try:
-                    (row,) = self._reader.read([number], [field])
-                    found.append(decoded(type_, row[field]))
+                    found.append(value(self._reader.read([number], [field])[0]))
                 except FFRecordError:
-                    found.append(missing)
+                    found.append("" if is_text else np.nan)
                     unread += 1
             return found, unread
 
 
 def _bars(values: npt.NDArray[Any]) -> dict[str, Any]:
-    if values.dtype == object:
-        return _labels(*np.unique(values.astype(str), return_counts=True))
+    if values.dtype == object:  # texts; an array of str would have the longest one's size for each
+        found = Counter(values.tolist())
+        texts = sorted(found)
+        return _labels(texts, np.array([found[text] for text in texts], np.int64))
     numbers = values.astype(np.float64)
     finite = numbers[np.isfinite(numbers)]
     if not len(finite):
         return {"bars": [], "not_finite": len(numbers)}
     facts: dict[str, Any] = {
         "not_finite": int(len(numbers) - len(finite)), "minimum": float(finite.min()),
-        "maximum": float(finite.max()), "mean": float(finite.mean()),
+        "maximum": float(finite.max()),
     }  # fmt: skip
     distinct, counts = np.unique(finite, return_counts=True)
     if len(distinct) <= MOST_LABELS and (distinct == np.round(distinct)).all():
-        names = np.array([f"{value:.0f}" for value in distinct.tolist()])
+        names = [f"{value:.0f}" for value in distinct.tolist()]
         return {**facts, **_labels(names, counts, by_count=False)}
-    counts, edges = np.histogram(finite, BINS)
-    last = len(counts) - 1
     bars = [
-        {"low": low, "high": high, "count": count, "closed": row == last}
-        for row, (low, high, count) in enumerate(
-            zip(edges[:-1].tolist(), edges[1:].tolist(), counts.tolist(), strict=True)
-        )
+        {"low": low, "high": high, "count": count, "closed": row == BINS - 1}
+        for row, (low, high, count) in enumerate(histogram(finite, BINS))
     ]
     return {**facts, "bars": bars}
 
 
-def _labels(
-    names: npt.NDArray[np.str_], counts: Ints, *, by_count: bool = True
-) -> dict[str, Any]:  # fmt: skip
+def _labels(names: list[str], counts: Ints, *, by_count: bool = True) -> dict[str, Any]:
     order = np.argsort(-counts, kind="stable") if by_count else np.arange(len(counts))
     shown = order[:MOST_LABELS]
-    bars = [
-        {"label": name, "count": count}
-        for name, count in zip(names[shown].tolist(), counts[shown].tolist(), strict=True)
-    ]
+    bars = [{"label": names[row], "count": int(counts[row])} for row in shown.tolist()]
     return {"bars": bars, "distinct": len(names), "others": int(counts[order[MOST_LABELS:]].sum())}
 
 
 def _matches(values: npt.NDArray[Any], wanted: Filter) -> Mask:
     if values.dtype == object:
-        found: Mask = values.astype(str) == (wanted.label or "")
-        return found
+        return np.asarray(values == (wanted.label or ""), bool)
     numbers = values.astype(np.float64)
     if wanted.label is not None:
         try:

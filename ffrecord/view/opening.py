@@ -20,6 +20,7 @@ from ffrecord.view.datasets import Dataset
 from ffrecord.view.folder import Folder
 from ffrecord.view.records import Records
 from ffrecord.view.thumbnails import Thumbnails
+from ffrecord.view.values import stored
 
 Shown: TypeAlias = "Folder | Records | Dataset"
 
@@ -67,7 +68,7 @@ def open_path(path: str | os.PathLike[str]) -> Opened:
 
 
 def _dataset(path: str, parts: list[str]) -> Opened:
-    bytes_only = folders.any_decoders(folders.manifest_of(parts[0]).spec)
+    bytes_only = dict.fromkeys(folders.any_decoders(folders.manifest_of(parts[0]).spec), stored)
     reader: DatasetReader | ShardedDatasetReader
     if parts == [path]:
         reader = DatasetReader(path, bytes_only)

@@ -6,10 +6,10 @@ its size is known to be small enough, and large ones are decoded one at a time.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import threading
 import warnings
-from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,9 @@ from ffrecord.dataset import optional
 FORMATS = ("PNG", "JPEG", "GIF", "WEBP", "BMP", "AVIF", "TIFF", "PPM")
 MOST_PIXELS = 64_000_000  # 200 MB in memory, for one picture at a time
 LARGE = 8_000_000  # pixels from which pictures are decoded one at a time
+MOST_FRAMES = 1000  # of a TIFF: Pillow compares each with all before it, which may take hours
 LARGEST_PREVIEW = 2048  # pixels of the longer side of a converted picture
+SCALED_AT_ONCE = 1 << 20  # values; all of a picture as floats would take several times its memory
 SMALL_BYTES = 16 << 10  # of a picture that is its own thumbnail
 PASSED_ON = {"JPEG": "image/jpeg", "PNG": "image/png", "WEBP": "image/webp"}
 PLAIN = ("RGB", "L", "RGBA", "LA", "P")
@@ -30,10 +32,9 @@ _one_at_a_time = threading.Lock()
 def size_of(data: Any) -> dict[str, Any]:
     """Return the format, the size and the mode of a picture. Raise ValueError if it is none."""
     with _opened(data) as picture:
-        frames = getattr(picture, "n_frames", 1)
         return {
             "format": picture.format, "width": picture.width, "height": picture.height,
-            "mode": picture.mode, "frames": frames,
+            "mode": picture.mode, "frames": _frames(picture),
         }  # fmt: skip
 
 
@@ -43,15 +44,20 @@ def thumbnail(data: Any, side: int) -> tuple[str, bytes]:
         small = max(picture.size) <= 2 * side and len(data) <= SMALL_BYTES
         if small and picture.format in PASSED_ON and picture.mode in PLAIN:
             return PASSED_ON[picture.format], bytes(data)
+        has_scans = _has_scans(picture, data)
+        if has_scans or picture.format != "JPEG":
+            _refuse_large(picture)
+        is_large = has_scans and _pixels(picture) > LARGE
         picture.draft("RGB", (side, side))  # JPEG: decode only as much as is needed
-        return _small(picture, side)
+        return _small(picture, side, is_large=is_large)
 
 
 def converted(data: Any, frame: int = 0) -> tuple[str, bytes]:
     """Return a picture, or one frame of it, in a format that browsers show."""
     with _opened(data) as picture:
         if frame:
-            picture.seek(min(frame, getattr(picture, "n_frames", 1) - 1))
+            _refuse_large(picture)  # GIF: all frames before are decoded
+            picture.seek(min(frame, _frames(picture) - 1))
         return _small(picture, LARGEST_PREVIEW, lossless=True)
 
 
@@ -68,14 +74,27 @@ def scaled(values: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
     """Map values to 0 … 255, from the lowest to the highest. NaN and infinity become 0."""
     if values.dtype == np.uint8:
         return values
+    out = np.zeros(values.shape, np.uint8)
+    step = max(1, SCALED_AT_ONCE * len(values) // max(1, values.size))
+    parts = [slice(row, row + step) for row in range(0, len(values), step)]
+    finite = [found for part in parts if (found := _range(values[part])) is not None]
+    if not finite:
+        return out
+    low, high = min(each[0] for each in finite), max(each[1] for each in finite)
+    with np.errstate(over="ignore", invalid="ignore"):
+        span = high - low or 1.0
+        for part in parts:
+            numbers = values[part].astype(np.float64)
+            share = np.where(np.isfinite(numbers), (numbers - low) / span, 0).clip(0, 1)
+            out[part] = (share * 255 + 0.5).astype(np.uint8)
+    return out
+
+
+def _range(values: npt.NDArray[Any]) -> tuple[Any, Any] | None:
+    """Return the lowest and the highest finite value; None if there is none."""
     numbers = values.astype(np.float64)
-    finite = np.isfinite(numbers)
-    if not finite.any():
-        return np.zeros(values.shape, np.uint8)
-    low, high = numbers[finite].min(), numbers[finite].max()
-    span = high - low or 1.0
-    part = np.where(finite, (numbers - low) / span, 0).clip(0, 1)
-    return (part * 255 + 0.5).astype(np.uint8)
+    numbers = numbers[np.isfinite(numbers)]
+    return (numbers.min(), numbers.max()) if numbers.size else None
 
 
 def _opened(data: Any) -> Any:
@@ -91,25 +110,61 @@ def _opened(data: Any) -> Any:
     return picture
 
 
-def _small(picture: Any, side: int, *, lossless: bool = False) -> tuple[str, bytes]:
-    pixels = picture.width * picture.height
-    if pixels > MOST_PIXELS:
+def _has_scans(picture: Any, data: Any) -> bool:
+    """Return True for a JPEG of several scans.
+
+    Even for a small draft, libjpeg then keeps the coefficients of the whole picture, up to 8 bytes
+    for each pixel. Such a JPEG is progressive, or its first scan has not all components.
+    """
+    if picture.format != "JPEG" or "progressive" in picture.info:
+        return "progressive" in picture.info
+    end = picture.fp.tell()  # Pillow has read the header of the first scan, of 6 + 2n bytes
+    return any(
+        bytes(data[max(0, end - 8 - 2 * count) :][:5]) == b"\xff\xda\0%c%c" % (6 + 2 * count, count)
+        for count in range(1, picture.layers)
+    )
+
+
+def _pixels(picture: Any) -> int:
+    return int(picture.width * picture.height)
+
+
+def _refuse_large(picture: Any) -> None:
+    if _pixels(picture) > MOST_PIXELS:
         raise ValueError(
             f"the picture is too large to be decoded: {picture.width:,} × {picture.height:,} "
             f"pixels, more than {MOST_PIXELS // 1_000_000} million"
         )
+
+
+def _frames(picture: Any) -> int:
+    """Return the number of frames before damage. Count at most `MOST_FRAMES` of a TIFF."""
+    frames = 1
+    with contextlib.suppress(Exception):  # also EOFError behind the last one
+        if picture.format != "TIFF":
+            return int(getattr(picture, "n_frames", 1))
+        for frame in range(1, MOST_FRAMES):
+            picture.seek(frame)
+            frames += 1
+    return frames
+
+
+def _small(
+    picture: Any, side: int, *, lossless: bool = False, is_large: bool = False
+) -> tuple[str, bytes]:
+    _refuse_large(picture)
     try:
-        with _one_at_a_time if pixels > LARGE else nullcontext():
+        with _one_at_a_time if is_large or _pixels(picture) > LARGE else contextlib.nullcontext():
             picture = _plain(picture)
             picture.thumbnail((side, side))
+        out = io.BytesIO()  # a picture that was small enough is decoded only now
+        if lossless or picture.mode in ("RGBA", "LA"):
+            picture.save(out, "PNG", compress_level=1)
+            return "image/png", out.getvalue()
+        picture.save(out, "JPEG", quality=80)
+        return "image/jpeg", out.getvalue()
     except Exception as error:
         raise ValueError(_reason(error)) from None
-    out = io.BytesIO()
-    if lossless or picture.mode in ("RGBA", "LA"):
-        picture.save(out, "PNG", compress_level=1)
-        return "image/png", out.getvalue()
-    picture.save(out, "JPEG", quality=80)
-    return "image/jpeg", out.getvalue()
 
 
 def _plain(picture: Any) -> Any:

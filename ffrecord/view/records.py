@@ -61,7 +61,8 @@ class Records:
         if asked.seed is None and asked.order != "size":
             return range(n - 1, -1, -1) if asked.reverse else range(n)
         key = asked.seed, asked.count, asked.order, asked.reverse
-        if key not in self._orders:
+        numbers = self._orders.get(key)
+        if numbers is None:
             self._orders.clear()  # one order is enough: the page shows one
             numbers = np.arange(n)
             if asked.seed is not None:
@@ -71,7 +72,7 @@ class Records:
                 sizes = self.reader.record_sizes(numbers)
                 numbers = numbers[np.argsort(-sizes if asked.reverse else sizes, kind="stable")]
             self._orders[key] = numbers
-        return self._orders[key]
+        return numbers
 
     def _rows(self, numbers: Ints) -> list[dict[str, Any]]:
         if not len(numbers):

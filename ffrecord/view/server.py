@@ -6,6 +6,7 @@ figures. The page opens six connections at most, so threads are few.
 
 from __future__ import annotations
 
+import contextlib
 import select
 import socket
 import sys
@@ -26,6 +27,7 @@ from ffrecord.view.requests import BadRequest, Request, parse_target
 LOOPBACK = "127.0.0.1"
 EVERYWHERE = ("0.0.0.0", "::")  # addresses that stand for all of this machine
 PATIENCE = 120.0  # seconds after which an idle connection is closed
+MOST_STRANGERS = 64  # connections that have not shown the token
 METHODS = ("GET", "HEAD", "POST")
 
 
@@ -82,9 +84,35 @@ class _Listener(ThreadingHTTPServer):
 
     def __init__(self, address: tuple[str, int], access: Access, app: App) -> None:
         self.access, self.app = access, app
+        self._strangers: dict[socket.socket, None] = {}  # the oldest first
+        self._lock = threading.Lock()
         if ":" in address[0]:
             self.address_family = socket.AF_INET6
         super().__init__(address, _Handler)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Serve a connection in a thread, and end the oldest stranger's if there are too many.
+
+        A stranger is a connection that has not shown the token yet. So nobody can keep the browser
+        out, or take all descriptors of a notebook, with connections that only wait.
+        """
+        with self._lock:
+            self._strangers[request] = None
+            if len(self._strangers) > MOST_STRANGERS:
+                oldest = next(iter(self._strangers))
+                del self._strangers[oldest]
+                with contextlib.suppress(OSError):
+                    oldest.shutdown(socket.SHUT_RDWR)  # its thread reads the end, and closes it
+        super().process_request(request, client_address)
+
+    def is_known(self, request: Any) -> None:
+        """Note that a connection has shown the token, or that it ends."""
+        with self._lock:
+            self._strangers.pop(request, None)
+
+    def shutdown_request(self, request: Any) -> None:
+        self.is_known(request)
+        super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Say nothing about connections that a browser drops; show all other errors."""
@@ -139,6 +167,7 @@ class _Handler(BaseHTTPRequestHandler):
         rest = self.server.access.path(path, self.headers.get("Host"))
         if rest is None:
             return answers.of_error(403, "not allowed: open the URL that `ffrecord view` printed")
+        self.server.is_known(self.request)
         if self.command not in METHODS or (self.command == "POST" and rest != "api/verify"):
             return answers.of_error(405, "not allowed")
         asked = Request(self.command, rest, arguments, self.headers.get("Range"), self._is_awaited)
@@ -147,7 +176,9 @@ class _Handler(BaseHTTPRequestHandler):
     def _drop_body(self) -> bool:
         """Read and ignore a short body. Close the connection if there is a long one."""
         length = self.headers.get("Content-Length", "0")
-        if self.headers.get("Transfer-Encoding") or not length.isdecimal() or int(length) > 65536:
+        # Looked at as text: int() refuses thousands of digits.
+        is_short = length.isdecimal() and len(length) <= 5
+        if self.headers.get("Transfer-Encoding") or not is_short:
             self.close_connection = True
             self._send(answers.of_error(403, "not allowed"))
             return False
@@ -189,8 +220,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _is_awaited(self) -> bool:
         """Return False if the browser has closed the connection: it dropped the request."""
+        poll = select.poll()  # select() takes no descriptors above 1023
+        poll.register(self.connection, select.POLLIN)
         try:
-            readable, _, _ = select.select([self.connection], [], [], 0)
-            return not readable or bool(self.connection.recv(1, socket.MSG_PEEK))
+            return not poll.poll(0) or bool(self.connection.recv(1, socket.MSG_PEEK))
         except OSError:
             return False

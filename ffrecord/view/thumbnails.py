@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from threading import Lock
@@ -51,15 +51,21 @@ class Thumbnails:
 
         Those that are kept in memory come first.
         """
-        due = []
+        due: dict[str, int] = {}
         for key in keys:
             kept = self._find(key, side)
             if kept is not None:
                 yield kept
-            elif self._contents.item(key).size > LARGEST:
+                continue
+            try:
+                size = self._contents.item(key).size
+            except FFRecordError as error:  # a compressed value has no size if it is damaged
+                yield _failed(key, error)
+                continue
+            if size > LARGEST:
                 yield Thumbnail(key, "", b"the file is too large for a thumbnail")
             else:
-                due.append(key)
+                due[key] = size
         for batch in self._batches(due):
             if not go_on():
                 return
@@ -80,11 +86,10 @@ class Thumbnails:
     def close(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def _batches(self, keys: Sequence[str]) -> Iterator[list[str]]:
+    def _batches(self, sizes: Mapping[str, int]) -> Iterator[list[str]]:
         batch: list[str] = []
         total = 0
-        for key in keys:
-            size = self._contents.item(key).size
+        for key, size in sizes.items():
             if batch and total + size > BATCH_BYTES:
                 yield batch
                 batch, total = [], 0
@@ -115,5 +120,9 @@ def _made(key: str, found: Found, side: int) -> Thumbnail:
         if isinstance(found, FFRecordError):
             raise found
         return Thumbnail(key, *thumbnail(found, side))
-    except (FFRecordError, ValueError) as error:
-        return Thumbnail(key, "", message(error).encode("utf-8", "replace"))
+    except Exception as error:  # hostile contents may make a decoder fail in any way
+        return _failed(key, error)
+
+
+def _failed(key: str, error: Exception) -> Thumbnail:
+    return Thumbnail(key, "", message(error).encode("utf-8", "replace"))

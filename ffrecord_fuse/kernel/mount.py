@@ -63,6 +63,8 @@ def mount(archive: Archive, source: str, mountpoint: str, options: Options, root
     refuse_options(mountpoint, options)
     if not archive.is_local:
         raise Refused(errno.EINVAL, "the archive has a URL, and is not whole in a cache (--cache)")
+    if ".." in source.split("/"):  # the source becomes a path in a temporary folder
+        raise Refused(errno.EINVAL, "its URL has `..` in its path; write the URL without it")
     mounting.check_folder(mountpoint)
     layout = probe.choose(archive)
     audit_texts(archive)

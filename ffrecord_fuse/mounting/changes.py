@@ -229,8 +229,13 @@ class Changes:
         write_file(path, json.dumps(facts, indent=1).encode())
 
     def _make_upper(self, top: Top) -> None:
-        """Create `upper` with the attributes of the archive's root folder."""
-        draft = self._inside(_DRAFT)
+        """Create `upper` with the attributes of the archive's root folder.
+
+        By the descriptor: the owner of the folder above may put a symlink into the place of this
+        folder, and root would then give away a file of somebody else.
+        """
+        here = f"/proc/self/fd/{self.fd}"
+        draft = os.path.join(here, _DRAFT)
         shutil.rmtree(draft, ignore_errors=True)  # left by a killed process
         os.mkdir(draft, 0o700)
         self._made.append(draft)
@@ -241,8 +246,8 @@ class Changes:
             os.chown(draft, top.uid, top.gid)
         os.chmod(draft, stat.S_IMODE(top.mode))
         os.utime(draft, ns=(top.mtime_ns, top.mtime_ns))
-        os.rename(draft, self._inside(UPPER))
-        self._made[-1] = self._inside(UPPER)
+        os.rename(draft, os.path.join(here, UPPER))
+        self._made[-1] = os.path.join(here, UPPER)
 
     def _folder(self, name: str) -> None:
         """Create a folder if it is missing, and refuse a symlink in its place."""

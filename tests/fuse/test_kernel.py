@@ -16,12 +16,13 @@ from ffrecord.disk import libc, pagecache
 from ffrecord.errors import TruncatedError
 from ffrecord.format import erofs
 from ffrecord_fuse.filesystem import Ownership
+from ffrecord_fuse.kernel import mount as kernel
 from ffrecord_fuse.kernel import probe
 from ffrecord_fuse.kernel.image import Devices, Image
 from ffrecord_fuse.kernel.mount import in_page_cache, refuse_options
 from ffrecord_fuse.kernel.probe import Refused
 from ffrecord_fuse.mounting.mounttable import MountEntry, label
-from ffrecord_fuse.mounting.options import parse
+from ffrecord_fuse.mounting.options import Options, parse
 from tests.support import archives, trees
 from tests.support.erofs_image import IN_IMAGE, Checker, Node
 from tests.support.patience import PATIENCE
@@ -278,6 +279,11 @@ def test_a_disk_with_large_sectors_is_refused(
         sector = 8192
         with pytest.raises(Refused, match="its disk refuses O_DIRECT reads of 4096 bytes"):
             probe.choose(one)
+
+
+def test_the_url_of_an_archive_leads_out_of_no_folder(archive: Path) -> None:
+    with Archive.open(archive) as opened, pytest.raises(Refused, match=r"`\.\.` in its path"):
+        kernel.mount(opened, "https://host/../../../../x", "/mnt", Options(), 0)
 
 
 def test_without_a_suitable_folder_all_tried_ones_are_named(

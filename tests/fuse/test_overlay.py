@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import example, given
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from ffrecord.archive.archive import Archive
 from ffrecord.cli import umount
 from ffrecord_fuse.filesystem import MISSING, Filesystem, Ownership, Separated, Subfolder
-from ffrecord_fuse.mounting import mounttable
+from ffrecord_fuse.mounting import changes, mounttable
 from ffrecord_fuse.mounting.mounttable import MountEntry, overlay_label
 from tests.support import archives, trees
 
@@ -62,6 +63,29 @@ def test_a_list_for_people_names_the_folder_of_changes() -> None:
     found = entry_of(overlay_label("/photos.ffr", "/my changes"))
     assert umount._line(found, raw=False) == "'/mnt/a b'  (changes in '/my changes')"
     assert umount._line(found, raw=True) == "/mnt/a b"
+
+
+def test_a_symlink_in_the_place_of_the_changes_is_not_followed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, moved, victim = tmp_path / "changes", tmp_path / "moved", tmp_path / "victim"
+    victim.mkdir(0o700)
+
+    class Swapping(dict[bytes, bytes]):
+        def items(self) -> Any:  # asked for while `upper` gets its attributes
+            folder.rename(moved)
+            folder.mkdir()
+            (folder / "upper.new").symlink_to(victim)
+            return ()
+
+    monkeypatch.setattr(changes, "unsuitable", lambda fd: None)
+    monkeypatch.setattr(changes.Changes, "_require_xattrs", lambda self: None)
+    top = changes.Top(0o40777, os.getuid(), os.getgid(), 0, Swapping())
+    origin = changes.Origin("/a.ffr", "1234")
+    found = changes.Changes(str(folder), str(tmp_path / "m"), origin, top, changes.BY_HELPER)
+    found.close()
+    assert stat.S_IMODE(victim.stat().st_mode) == 0o700
+    assert stat.S_IMODE((moved / "upper").stat().st_mode) == 0o777
 
 
 # ---- without hard links ------------------------------------------------------------------------

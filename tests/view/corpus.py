@@ -216,7 +216,11 @@ HOSTILE: dict[str, bytes] = {
     "polyglot.pdf": pdf(action=f"{MARK}=1; app.alert(1)") + SCRIPT.encode(),
     "script.js": f"{MARK}=1".encode(),
     "evil.json": json.dumps(
-        {SCRIPT: f"<img src=x onerror={MARK}=1>", "__proto__": {"a": 1}}
+        {
+            SCRIPT: f"<img src=x onerror={MARK}=1>",
+            "__proto__": {"a": 1},
+            "$number": {"length": 10_000},  # looks like the page's own mark
+        }
     ).encode(),
     "evil.csv": f"{SCRIPT},<img src=x onerror={MARK}=1>\n1,2\n".encode(),
     "bomb.png": png_bomb(),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
+import time
 import urllib.request
 from pathlib import Path
 
@@ -30,6 +32,35 @@ def test_the_command_prints_a_url_and_ends_with_ctrl_c(archive: Path) -> None:
     assert running.returncode == 0
     assert "Ctrl-C" in said
     assert "Traceback" not in said
+
+
+def test_the_command_line_of_the_browser_has_no_token(archive: Path, tmp_path: Path) -> None:
+    browser, seen = tmp_path / "browser", tmp_path / "seen"
+    browser.write_text(
+        f'#!/bin/sh\necho "$1" > {seen}.new\ncat "${{1#file://}}" >> {seen}.new\n'
+        f"mv {seen}.new {seen}\n"
+    )
+    browser.chmod(0o700)
+    with subprocess.Popen(
+        [*COMMAND, str(archive), "--open"], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        text=True, env={**os.environ, "BROWSER": str(browser), "TMPDIR": str(tmp_path)},
+    ) as running:  # fmt: skip
+        try:
+            assert running.stdout is not None
+            url = running.stdout.readline().strip()
+            deadline = time.monotonic() + PATIENCE
+            while not seen.exists():
+                assert time.monotonic() < deadline, "no browser was started"
+                time.sleep(0.05)
+            running.send_signal(signal.SIGINT)
+            running.communicate(timeout=PATIENCE)
+        finally:
+            running.kill()
+    given, content = seen.read_text().splitlines()
+    assert given.startswith("file:///")
+    assert url not in given
+    assert url in content
+    assert not Path(given.removeprefix("file://")).exists()
 
 
 @pytest.mark.parametrize(

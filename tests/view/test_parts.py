@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import io
+import json
 import re
+import struct
+import zipfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,6 +23,7 @@ from ffrecord.view.contents import Found, Item
 from ffrecord.view.distributions import Distributions, Filter
 from ffrecord.view.listings import Asked, Listings, entry_path, expression, shown
 from ffrecord.view.thumbnails import Thumbnails
+from ffrecord.view.values import stored
 from tests.view import corpus
 from tests.view.conftest import DATAPOINTS, LABELS
 
@@ -182,6 +187,7 @@ def test_a_part_of_an_array_is_shown_as_a_part() -> None:
     "data",
     [
         b"\x93NUMPY", b"\x93NUMPY\x01\x00\xff\xff{", b"\x93NUMPY\x09\x00", b"",
+        b"\x93NUMPY\x01\x00\x0a\x00{'descr':(",
         corpus.npy(np.zeros(3)).replace(b"(3,)", b"(-3,)"),
         corpus.npy(np.array([object()])),
         corpus.npy(np.zeros(3)).replace(b"<f8", b"|V0"),
@@ -190,6 +196,72 @@ def test_a_part_of_an_array_is_shown_as_a_part() -> None:
 def test_a_wrong_npy_file_raises_value_error(data: bytes) -> None:
     with pytest.raises(ValueError, match=r"not a valid \.npy|never loaded"):
         arrays.load_npy(data)
+
+
+@pytest.mark.parametrize("values", [[1e308, 1e308], [-1e308, 1e308], [5e-324, 1.0], [np.inf]])
+def test_numbers_at_the_ends_of_floats_are_described(values: list[float]) -> None:
+    facts = arrays.describe(arrays.load_npy(corpus.npy(np.array(values * 10))))
+    json.dumps(facts, allow_nan=False)
+    if np.isfinite(values).all():
+        assert facts["statistics"]["minimum"] == min(values)
+        assert facts["statistics"]["mean"] in (None, np.mean(np.array(values) / 2) * 2)
+        assert sum(bar["count"] for bar in facts["histogram"]) in (0, 20)
+
+
+@pytest.mark.parametrize("compression", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_a_compression_that_is_unpacked_as_a_whole_is_refused(compression: int) -> None:
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", compression) as made:
+        made.writestr("big.npy", corpus.npy(np.zeros(100)))
+    with pytest.raises(ValueError, match="NumPy does not write"):
+        arrays.load_member(out.getvalue(), 0)
+
+
+def test_a_list_of_countless_arrays_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = corpus.npz(a=np.zeros(3), b=np.ones(3))
+    monkeypatch.setattr(arrays, "MOST_ENTRIES", 1)
+    for read in (arrays.npz_members, lambda data: arrays.load_member(data, 0)):
+        with pytest.raises(ValueError, match="more than 1 arrays"):
+            read(data)
+
+
+@pytest.mark.parametrize("at_once", [1, 100, 10_000])
+def test_scaling_in_parts_agrees_with_scaling_at_once(
+    monkeypatch: pytest.MonkeyPatch, at_once: int
+) -> None:
+    monkeypatch.setattr(pictures, "SCALED_AT_ONCE", at_once)
+    values = np.random.default_rng(0).normal(size=(37, 21))
+    values[::5, 3], values[7], values[9, 2] = np.nan, np.inf, -np.inf
+    finite = values[np.isfinite(values)]
+    due = (values - finite.min()) / (finite.max() - finite.min()) * 255 + 0.5
+    due = np.where(np.isfinite(values), due, 0).astype(np.uint8)
+    assert (pictures.scaled(values) == due).all()
+    assert not pictures.scaled(np.full((3, 2), np.nan)).any()
+
+
+def jpeg_bomb(side: int, *, progressive: bool = False, components: int = 3) -> bytes:
+    """Return a small JPEG that claims another size, and so many components in its first scan."""
+    data = corpus.image_bytes("JPEG", corpus.photo(0), progressive=progressive)
+    frame = data.index(b"\xff\xc2" if progressive else b"\xff\xc0") + 5
+    data = data[:frame] + struct.pack(">HH", side, side) + data[frame + 4 :]
+    scan = data.index(b"\xff\xda")
+    if components < 3:
+        header = b"\xff\xda\0%c%c" % (6 + 2 * components, components)
+        data = data[:scan] + header + data[scan + 5 : scan + 5 + 2 * components] + data[scan + 11 :]
+    return data
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        jpeg_bomb(9000, progressive=True), jpeg_bomb(9000, components=1),
+        jpeg_bomb(9000, components=2), corpus.png_bomb(9000),
+    ],
+)  # fmt: skip
+def test_a_draft_of_a_large_jpeg_is_made_only_if_it_needs_little_memory(data: bytes) -> None:
+    with pytest.raises(ValueError, match="too large"):
+        pictures.thumbnail(data, 128)
+    assert pictures.thumbnail(jpeg_bomb(9000), 128)[0] == "image/jpeg"
 
 
 @pytest.mark.parametrize("mode", ["1", "L", "P", "RGB", "RGBA", "CMYK", "I;16", "I", "F", "LA"])
@@ -207,7 +279,45 @@ def test_pictures_of_every_mode_get_a_thumbnail(mode: str) -> None:
     assert len(np.unique(np.asarray(made.convert("L")))) > (1 if mode == "1" else 20)
 
 
-@pytest.mark.parametrize("data", [b"", b"GIF89a", corpus.png_bomb(), b"\xff\xd8\xff\xe0 x"])
+@pytest.mark.parametrize("frame", [0, 3])
+def test_a_large_animation_is_refused_before_its_frames_are_decoded(
+    monkeypatch: pytest.MonkeyPatch, frame: int
+) -> None:
+    out = io.BytesIO()
+    frames = [Image.fromarray(corpus.photo(number)) for number in range(5)]
+    frames[0].save(out, "GIF", save_all=True, append_images=frames[1:])
+    monkeypatch.setattr(pictures, "MOST_PIXELS", 1000)
+    monkeypatch.setattr("PIL.GifImagePlugin.GifImageFile.seek", lambda *_: pytest.fail("decoded"))
+    with pytest.raises(ValueError, match="too large"):
+        pictures.converted(out.getvalue(), frame)
+
+
+@pytest.mark.parametrize(("pages", "due"), [(1, 1), (3, 3), (5, 4)])
+def test_no_more_pages_of_a_tiff_are_looked_for_than_can_be_chosen(
+    monkeypatch: pytest.MonkeyPatch, pages: int, due: int
+) -> None:
+    out = io.BytesIO()
+    sizes = [(10 + page, 20 + page) for page in range(pages)]
+    first, *others = [Image.new("L", size, page) for page, size in enumerate(sizes)]
+    first.save(out, "TIFF", save_all=True, append_images=others)
+    monkeypatch.setattr(pictures, "MOST_FRAMES", 4)
+    damaged = out.getvalue().replace(struct.pack("<HHII", 256, 4, 1, 12), bytes(12))
+    assert pictures.size_of(damaged)["frames"] == min(pages, 2)
+    facts = pictures.size_of(out.getvalue())
+    assert (facts["width"], facts["height"], facts["frames"]) == (10, 20, due)
+    for page in range(due):
+        made = Image.open(io.BytesIO(pictures.converted(out.getvalue(), page)[1]))
+        assert made.size == sizes[page]
+    assert Image.open(io.BytesIO(pictures.converted(out.getvalue(), 99)[1])).size == sizes[due - 1]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"", b"GIF89a", corpus.png_bomb(), b"\xff\xd8\xff\xe0 x",
+        *(corpus.image_bytes(kind, corpus.photo(1, 30, 20))[:999] for kind in ("BMP", "PPM")),
+    ],
+)  # fmt: skip
 def test_pictures_that_cannot_be_decoded_say_why(data: bytes) -> None:
     with pytest.raises(ValueError, match="picture"):
         pictures.thumbnail(data, 128)
@@ -276,11 +386,30 @@ def test_thumbnails_that_are_scrolled_away_are_not_made() -> None:
     thumbnails.close()
 
 
+def test_a_decoder_that_fails_in_any_way_leaves_the_other_thumbnails(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def failing(data: Any, side: int) -> tuple[str, bytes]:
+        if data is contents.data[1]:
+            raise RuntimeError("no idea")
+        return "image/png", b"made"
+
+    contents = Pictures(3)
+    monkeypatch.setattr("ffrecord.view.thumbnails.thumbnail", failing)
+    thumbnails = Thumbnails(contents)
+    made = {each.key: each for each in thumbnails.make(["0", "1", "2"], 160, awaited)}
+    thumbnails.close()
+    assert {key: each.data for key, each in made.items()} == {
+        "0": b"made", "1": b"no idea", "2": b"made",
+    }  # fmt: skip
+    assert made["1"].media_type == ""
+
+
 # ---- distributions -------------------------------------------------------------------------
 
 
 def bytes_reader(path: Path) -> ffrecord.DatasetReader:
-    return ffrecord.DatasetReader(path, dict.fromkeys(ffrecord.decoders, bytes))
+    return ffrecord.DatasetReader(path, dict.fromkeys(ffrecord.decoders, stored))
 
 
 def test_distributions_count_every_datapoint(dataset_path: Path) -> None:
@@ -328,6 +457,27 @@ def test_damaged_values_are_counted_apart(tmp_path: Path) -> None:
         facts = Distributions(reader).describe("label", awaited)
     assert facts["unread"] == 1
     assert facts["distinct"] == 50
+
+
+def test_values_that_are_too_large_for_a_column_are_not_read(tmp_path: Path) -> None:
+    spec = {"label": "utf8", "packed": "utf8+gzip", "number": "int", "small": "int+gzip"}
+    with ffrecord.DatasetWriter(tmp_path / "ds", spec) as writer:
+        for row in range(200):
+            text = "x" * 5000 if row == 7 else f"label {row % 2}"
+            number = 1 << 80_000 if row == 9 else row % 2
+            writer.append({"label": text, "packed": text, "number": number, "small": number})
+    with bytes_reader(tmp_path / "ds") as reader:
+        found = Distributions(reader)
+        for field in ("label", "packed"):
+            bars = found.describe(field, awaited)["bars"]
+            assert [(bar["label"], bar["count"]) for bar in bars] == [
+                ("label 0", 100), ("label 1", 99), ("…", 1),
+            ]  # fmt: skip
+            assert found.matching((Filter(field, "…"),), awaited).tolist() == [7]
+        for field in ("number", "small"):
+            facts = found.describe(field, awaited)
+            assert [bar["count"] for bar in facts["bars"]] == [100, 99]
+            assert (facts["not_finite"], facts["unread"]) == (1, 0)
 
 
 # ---- notebooks and the command -------------------------------------------------------------

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
+import os
 import pickle
+import resource
 import shutil
 import socket
 import struct
@@ -15,6 +18,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
 
+import numpy as np
 import pytest
 
 import ffrecord
@@ -22,10 +26,10 @@ from ffrecord.format.index import LEGACY_MAGIC
 from ffrecord.view.answers import Answer
 from ffrecord.view.opening import open_path
 from ffrecord.view.requests import Request
-from ffrecord.view.server import Server
+from ffrecord.view.server import MOST_STRANGERS, Server
 from tests.remote.servers import nginx
 from tests.support import archives, handmade
-from tests.view import browsers
+from tests.view import browsers, corpus
 from tests.view.conftest import DAMAGED
 
 PATIENCE = 60  # seconds
@@ -119,11 +123,14 @@ def test_a_host_must_be_an_address_or_localhost(client: Client, host: str, statu
         b"GARBAGE\r\n\r\n", b"GET\r\n\r\n", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
         b"GET / HTTP/9.9\r\n\r\n", b"GET /" + b"a" * 70_000 + b" HTTP/1.1\r\n\r\n",
         b"POST / HTTP/1.1\r\nContent-Length: 99999999999\r\n\r\n",
+        b"POST / HTTP/1.1\r\nContent-Length: " + b"9" * 5000 + b"\r\n\r\n",
         b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n",
         b"GET / HTTP/1.1\r\n" + b"X: y\r\n" * 200 + b"\r\n",
     ],
 )  # fmt: skip
-def test_garbage_is_forbidden_and_the_server_goes_on(client: Client, raw: bytes) -> None:
+def test_garbage_is_forbidden_and_the_server_goes_on(
+    client: Client, raw: bytes, capsys: pytest.CaptureFixture[str]
+) -> None:
     with socket.create_connection(client.address, timeout=PATIENCE) as connection:
         connection.sendall(raw)
         connection.shutdown(socket.SHUT_WR)
@@ -132,6 +139,35 @@ def test_garbage_is_forbidden_and_the_server_goes_on(client: Client, raw: bytes)
             answer += piece
     assert not answer or b" 403 " in answer.splitlines()[0]
     assert client.ask("api/about")["kind"] == "folder"
+    assert capsys.readouterr().err == ""
+
+
+def test_connections_without_the_token_do_not_keep_others_out(client: Client) -> None:
+    with contextlib.ExitStack() as opened:
+        waiting = [
+            opened.enter_context(socket.create_connection(client.address, timeout=PATIENCE))
+            for _ in range(MOST_STRANGERS)
+        ]
+        for each in waiting:
+            each.sendall(b"GET / HTTP/1.1\r\n")
+        assert client.ask("api/about")["kind"] == "folder"
+        assert waiting[0].recv(1) == b""  # the oldest was closed
+        waiting[-1].sendall(b"\r\n")
+        assert waiting[-1].recv(100).startswith(b"HTTP/1.1 403")
+
+
+def test_requests_are_answered_by_a_program_with_many_open_files(client: Client) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < 2048:
+        pytest.skip("this process may not open more files")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2048), hard))
+    try:
+        with contextlib.ExitStack() as opened:
+            for _ in range(1100):
+                opened.enter_context(open(os.devnull, "rb"))
+            assert client.ask("api/list?pattern=*.jpg&reverse=1")["total"] > 60
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_only_verify_takes_a_post(client: Client) -> None:
@@ -337,6 +373,56 @@ def test_a_bomb_is_refused_before_it_is_decoded(client: Client) -> None:
     facts = client.ask(f"api/member?key={array}&member=0")
     assert facts["shape"] == [1 << 30]
     assert facts["whole"] is False
+
+
+@pytest.mark.parametrize("type_", ["jpg", "jpg+gzip", "jpg[]"])
+def test_a_damaged_picture_of_a_dataset_leaves_its_neighbours(tmp_path: Path, type_: str) -> None:
+    pictures = [corpus.photo(number) for number in range(5)]
+    with ffrecord.DatasetWriter(tmp_path / "ds", {"image": type_}) as writer:
+        for picture in pictures:
+            writer.append({"image": [picture] if type_ == "jpg[]" else picture})
+    with ffrecord.FileReader(tmp_path / "ds/image.ffr") as reader:
+        at = int(reader.get_offsets(0)[2]) + 100
+    raw = bytearray((tmp_path / "ds/image.ffr").read_bytes())
+    raw[at] ^= 0xFF
+    (tmp_path / "ds/image.ffr").write_bytes(raw)
+    keys = [f"{row}.image{'.0' if type_ == 'jpg[]' else ''}" for row in range(5)]
+    with browsers.served(tmp_path / "ds") as server:
+        status, _, body = Client(server).get(f"api/thumbs?keys={','.join(keys)}")
+    assert status == 200
+    found = {key: (kind, data) for key, kind, data in frames(body)}
+    assert {key for key, (kind, _) in found.items() if kind} == set(keys) - {keys[2]}
+    assert b"image.ffr" in found[keys[2]][1]
+
+
+def test_large_values_are_not_read_for_a_table(tmp_path: Path) -> None:
+    random, zeros = np.random.default_rng(0).bytes(3 << 20), bytes(3 << 20)
+    spec = {
+        "large": "bytes", "packed": "bytes+gzip", "parts": "bytes[]", "number": "int",
+        "document": "json+gzip",
+    }  # fmt: skip
+    rows: list[dict[str, Any]] = [
+        {"large": b"a", "packed": b"b", "parts": [b"c"], "number": 1, "document": [1]},
+        {"large": random, "packed": zeros, "parts": [b"d", random], "number": 1 << 80_000,
+         "document": ["x" * (9 << 20)]},
+    ]  # fmt: skip
+    with ffrecord.DatasetWriter(tmp_path / "ds", spec) as writer:
+        for row in rows:
+            writer.append(row)
+    with browsers.served(tmp_path / "ds") as server:
+        client = Client(server)
+        small, large = (row["cells"] for row in client.ask("api/rows")["rows"])
+        assert [small[name]["text"] for name in ("large", "packed", "number")] == ["a", "b", "1"]
+        assert small["parts"]["elements"][0]["text"] == "c"
+        assert [large[name]["text"] for name in ("large", "packed")] == ["3.1 MB", "3.1 MB"]
+        assert large["parts"] == {"length": 2, "start": 0, "elements": []}
+        assert large["number"]["text"].startswith("0x1000")
+        assert client.get("file?key=1.large")[2] == random
+        assert client.get("file?key=1.packed")[2] == zeros
+        assert client.get("file?key=1.parts.1", Range="bytes=5-9")[2] == random[5:10]
+        assert client.ask("api/preview?key=1.number")["tree"]["$number"].startswith("0x1000")
+        assert client.ask("api/preview?key=0.document")["tree"] == [{"$number": "1"}]
+        assert client.ask("api/preview?key=1.document")["text"].startswith('["xxx')
 
 
 @pytest.mark.parametrize("depth", [10, 300, 900, 990, 2_000, 200_000])

@@ -231,7 +231,7 @@ function drawArray(box, facts, member) {
   if (facts.statistics) {
     const { minimum, maximum, mean, deviation, zeros } = facts.statistics;
     const list = { minimum, maximum, mean, "standard deviation": deviation, zeros, "not finite": facts.not_finite };
-    parts.push(el("dl", { class: "numbers" }, Object.entries(list).map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, short(value))))));
+    parts.push(el("dl", { class: "numbers" }, Object.entries(list).map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value === null ? "too large" : short(value))))));
     parts.push(el("figure", {}, bars(facts.histogram.map((bin) => ({ count: bin.count, title: `${short(bin.from)} … ${short(bin.to)}: ${number(bin.count)}` })), { width: 480, height: 90, label: "Histogram" }),
       el("figcaption", { class: "ends" }, el("span", {}, short(minimum)), el("span", {}, facts.sampled ? "of a part of the values" : ""), el("span", {}, short(maximum)))));
   }

@@ -11,7 +11,7 @@ export function tree(value, open = 2) { return el("div", { class: "json" }, node
 
 function node(key, value, open) {
   const label = key === null ? [] : [el("span", { class: "key" }, key), ": "];
-  const number = value && typeof value === "object" && "$number" in value ? value.$number : null;
+  const number = value && typeof value === "object" && typeof value.$number === "string" ? value.$number : null;
   if (number !== null) return el("div", { class: "leaf" }, label, el("span", { class: "num" }, cut(number)));
   if (value === null || typeof value !== "object") {
     const kind = value === null ? "null" : typeof value;
