@@ -207,6 +207,12 @@ def test_pictures_of_every_mode_get_a_thumbnail(mode: str) -> None:
     assert len(np.unique(np.asarray(made.convert("L")))) > (1 if mode == "1" else 20)
 
 
+def test_pillow_may_lack_a_format(monkeypatch: pytest.MonkeyPatch) -> None:
+    Image.init()
+    monkeypatch.delitem(Image.OPEN, "AVIF", raising=False)
+    assert pictures.size_of(corpus.image_bytes("PNG", corpus.photo(1, 40, 30)))["width"] == 40
+
+
 @pytest.mark.parametrize("data", [b"", b"GIF89a", corpus.png_bomb(), b"\xff\xd8\xff\xe0 x"])
 def test_pictures_that_cannot_be_decoded_say_why(data: bytes) -> None:
     with pytest.raises(ValueError, match="picture"):
