@@ -69,7 +69,8 @@ def make_parser(words: Collection[str] | None = None) -> argparse.ArgumentParser
         prog="ffrecord",
         description="Pack folders into single files, on a disk or in a bucket. List, view, check, "
         "extract and mount such files.",
-        epilog="`ffrecord COMMAND --help` shows the command's options and examples.",
+        epilog="`ffrecord COMMAND --help` shows the command's options and examples. Most commands "
+        "also take URLs, such as s3://bucket/photos.ffr.",
         formatter_class=_GroupedHelpFormatter,
     )
     parser.other_names = OTHER_COMMANDS
@@ -467,6 +468,7 @@ COMMANDS = {
             "ffrecord ls photos.ffr",
             "ffrecord ls -lh photos.ffr cats",
             "ffrecord ls -R --json photos.ffr > listing.jsonl",
+            "ffrecord ls s3://bucket/photos.ffr cats",
         ),
         more_paths="path", add_help=False,
     ),
@@ -501,7 +503,8 @@ COMMANDS = {
         SERVE, "mount a packed folder as a directory, read-only or with an overlay", _mount, (
             "ffrecord mount photos.ffr mounted",
             "ffrecord mount photos.ffr elsewhere -o allow_other,umask=022 --log mount.log",
-            "ffrecord mount s3://bucket/photos.ffr remote",
+            "ffrecord mount photos.ffr served --backend auto    # by the kernel, if possible",
+            "ffrecord mount s3://bucket/photos.ffr remote --cache cached",
         ),
     ),
     "umount": Command(

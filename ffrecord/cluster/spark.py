@@ -117,8 +117,9 @@ class _Reader(datasource.DataSourceReader):  # type: ignore[misc]
     def partitions(self) -> Sequence[datasource.InputPartition]:
         return [datasource.InputPartition(task) for task in self._source.tasks(self._count)]
 
-    def read(self, partition: datasource.InputPartition) -> Iterator[pa.RecordBatch]:
-        if partition.value is None:  # Spark makes one partition if there are no rows to read
+    def read(self, partition: datasource.InputPartition | None) -> Iterator[pa.RecordBatch]:
+        # If there are no rows to read, Spark makes one partition; Spark 4.0 passes None.
+        if partition is None or partition.value is None:
             return
         schema = _arrow_schema(self._schema)
         for batch in partition.value.batches():

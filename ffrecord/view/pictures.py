@@ -102,7 +102,9 @@ def _opened(data: Any) -> Any:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about large pictures, which are refused below
-            picture = image.open(io.BytesIO(data), formats=FORMATS)
+            image.init()  # Pillow 11.2 and older, and those of Debian, have no AVIF
+            known = [each for each in FORMATS if each in image.OPEN]
+            picture = image.open(io.BytesIO(data), formats=known)
     except image.DecompressionBombError:
         raise ValueError("the picture is too large to be decoded") from None
     except Exception as error:

@@ -116,7 +116,7 @@ BENCHMARK = Benchmark(
     "disks",
     summary="epochs from slow disks and in little memory",
     description=__doc__,
-    quick="a tenth of the data, records and files of 10 kB only",
+    quick="two disks, a tenth of the data, records and files of 10 kB only",
     measure=measure,
     add_options=_add_options,
 )

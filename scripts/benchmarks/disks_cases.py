@@ -127,6 +127,7 @@ class Plan:
 FULL = Plan(repeats=1)
 QUICK = Plan(
     repeats=1,
+    disks=(CLOUD, BARE),
     sizes=tuple(size.scaled(0.1) for size in SIZES if size.name == "10kB"),
     trees=(FileTree("files of 10kB", 10_000, 2_000, 500),),
     steady=1.0,

@@ -198,7 +198,7 @@ BENCHMARK = Benchmark(
     "mount",
     summary="reading a packed folder through a mount",
     description=__doc__,
-    quick="a tenth of the data, 2 repeats",
+    quick="a tenth of the data, fewer cases, 2 repeats",
     measure=measure,
 )
 

@@ -65,7 +65,8 @@ class Plan:
     """The amount that is measured.
 
     `reads` are random files of the small ones, `sampled` of the many; all medium ones are read.
-    `idle` and `direct` are the seconds of rest and of O_DIRECT reads.
+    `idle` and `direct` are the seconds of rest and of O_DIRECT reads. The cases of `left_out` are
+    not measured.
     """
 
     repeats: int
@@ -77,9 +78,13 @@ class Plan:
     sampled: int
     idle: float
     direct: int
+    left_out: tuple[str, ...] = ()
 
     @property
     def trees(self) -> tuple[FileTree, ...]:
+        """The trees that the measured cases read."""
+        if {COLD_MEDIUM, COLD_MEDIUM_ALONE} <= {*self.left_out}:
+            return (self.small, self.large)
         return (self.small, self.medium, self.large)
 
     def reads_of(self, tree: FileTree) -> int:
@@ -108,6 +113,8 @@ QUICK = Plan(
     sampled=5_000,
     idle=1.0,
     direct=1,
+    # Other cases run the same code, with other cores or other files.
+    left_out=(LISTED_PINNED, WALK_PINNED, COLD_MEDIUM, COLD_MEDIUM_ALONE),
 )
 
 
@@ -225,6 +232,8 @@ def _interleaved(
     repeats: int | None = None,
 ) -> Iterator[Sample]:
     """Measure a case with the contestants of `mounting` that take part."""
+    if case in run.plan.left_out:
+        return
     contestants: list[Contestant] = [
         (mounter.name, partial(measure, mounter))
         for mounter in mounting

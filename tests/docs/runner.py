@@ -85,7 +85,9 @@ def _can_overlay() -> bool:
 
 
 def _has_java() -> bool:
-    return shutil.which("java") is not None or "JAVA_HOME" in os.environ
+    from tests.support import spark  # it imports pyspark
+
+    return spark.java_is_there()
 
 
 _NEEDS: tuple[tuple[str, Callable[[], bool], str], ...] = (

@@ -215,7 +215,7 @@ def test_disks_that_cannot_be_slow_are_skipped_with_the_reason(
     out = tmp_path / "out"
     assert main(["disks", "--quick", "--data", str(tmp_path), "--out", str(out)]) == 0
     printed = capsys.readouterr().out
-    for disk in disks_cases.DISKS:
+    for disk in disks_cases.QUICK.disks:
         assert f"{disk.name} was skipped: no disk here" in printed
 
 

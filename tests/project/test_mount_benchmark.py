@@ -22,7 +22,7 @@ from scripts.benchmarks import (
     summary,
     trees,
 )
-from scripts.benchmarks.mount_cases import FULL, Run
+from scripts.benchmarks.mount_cases import FULL, QUICK, Run
 from scripts.benchmarks.mounters import MOUNTERS, Mounter
 from scripts.benchmarks.results import Goal
 from scripts.benchmarks.trees import FileTree
@@ -103,6 +103,14 @@ def test_contestants_without_goals_are_measured_in_half_of_the_repeats(
         *(("often", repeat) for repeat in range(repeats)),
         *(("seldom", repeat) for repeat in range(times)),
     ]
+
+
+def test_quick_measures_only_some_cases_and_makes_only_their_trees(tmp_path: Path) -> None:
+    run = Run(QUICK, tmp_path, (mounters.OURS,), {}, frozenset())
+    assert run.plan.trees == (QUICK.small, QUICK.large)
+    for case in (mount_cases.LISTED_UNPINNED, *QUICK.left_out):
+        taken = mount_cases._interleaved(run, case, [mounters.OURS], lambda mounter, repeat: {})
+        assert bool(list(taken)) == (case not in QUICK.left_out)
 
 
 def test_a_large_file_is_read_twice(tmp_path: Path) -> None:

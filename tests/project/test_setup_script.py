@@ -174,19 +174,38 @@ SAYS_11 = "echo 'openjdk version \"11.0.28\" 2025-07-15' >&2"
 def test_java_is_installed_for_the_tests_if_it_is_missing_or_too_old(
     clone: Path, java: str, part: str, asked: bool
 ) -> None:
-    for name, line in (
-        ("java", java),
-        ("sudo", '[ "$1" = -n ] && shift; exec "$@"'),
-        ("apt-get", 'echo "$*" >>apt; case "$*" in *openjdk*) exit 1 ;; esac'),
-    ):
-        (clone / "bin" / name).write_text(f"#!/bin/sh\n{line}\n")
-        (clone / "bin" / name).chmod(0o755)
+    replace_programs(clone, {
+        "java": java,
+        "id": "echo 1000",
+        "sudo": '[ "$1" = -n ] && shift; exec env -i PATH="$PATH" "$@"',
+        "apt-get": 'echo "$DEBIAN_FRONTEND $*" >>apt; case "$*" in *openjdk*) exit 1 ;; esac',
+    })  # fmt: skip
     said(clone, part, JAVA_HOME="")
     log = clone / "apt"
-    lines = log.read_text().splitlines() if log.exists() else []
-    tried = [line.split()[-1] for line in lines if "jre" in line]
+    lines = [line.split() for line in log.read_text().splitlines()] if log.exists() else []
+    assert {line[0] for line in lines if "install" in line} <= {"noninteractive"}
+    tried = [line[-1] for line in lines if "jre" in line[-1]]
     # The second is for releases of Debian that have a newer Java only.
     assert tried == (["openjdk-17-jre-headless", "default-jre-headless"] if asked else [])
+
+
+def replace_programs(clone: Path, lines: dict[str, str]) -> None:
+    for name, line in lines.items():
+        (clone / "bin" / name).write_text(f"#!/bin/sh\n{line}\n")
+        (clone / "bin" / name).chmod(0o755)
+
+
+def test_a_user_without_root_is_told_once_what_is_missing(clone: Path) -> None:
+    replace_programs(clone, {
+        "java": "exit 127", "id": "echo 1000", "sudo": "exit 1", "apt-get": "echo >>apt",
+    })  # fmt: skip
+    done = subprocess.run(
+        [clone / "scripts/setup"], env={**os.environ, "PATH": f"{clone}/bin:{os.environ['PATH']}"},
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    (line,) = (line for line in done.stderr.splitlines() if "openjdk" in line)
+    assert line.startswith("setup: continuing without these packages")
+    assert not (clone / "apt").exists()
 
 
 def test_an_unknown_part_is_an_error(clone: Path) -> None:

@@ -6,6 +6,7 @@ import contextlib
 import os
 import re
 import select
+import shutil
 import subprocess
 import sys
 import threading
@@ -32,6 +33,8 @@ MARK = "FFRECORD_TEST_SPARK"
 @contextlib.contextmanager
 def environment(folder: Path) -> Iterator[None]:
     """Set the environment of Spark's processes, and wait at the end until all of them are gone."""
+    if not java_is_there():
+        pytest.skip("Java is not installed; scripts/setup installs it")
     home = folder / "home"
     home.mkdir()
     for each in Path(pyspark.__file__).parent.iterdir():  # Spark writes into its home
@@ -48,6 +51,10 @@ def environment(folder: Path) -> Iterator[None]:
         patch.setenv(MARK, str(folder))
         yield
     wait_for_end(str(folder))
+
+
+def java_is_there() -> bool:
+    return shutil.which("java") is not None or "JAVA_HOME" in os.environ
 
 
 @contextlib.contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+import subprocess
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -16,7 +17,6 @@ from ffrecord.view.opening import open_path
 from ffrecord.view.server import Server
 
 PATIENCE = 60_000  # milliseconds: a page that takes longer is broken, even on a busy machine
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 DESKTOP = {"width": 1280, "height": 800}
 PHONE = {"width": 390, "height": 760}
 
@@ -25,15 +25,25 @@ PHONE = {"width": 390, "height": 760}
 def chromium() -> Iterator[Any]:
     """Start a browser. Skip the test if there is none."""
     playwright = pytest.importorskip("playwright.sync_api")
-    if CHROMIUM is None:
+    program = shutil.which(next(filter(_runs, ("chromium", "chromium-browser")), ""))
+    if program is None:
         pytest.skip("chromium is not installed; scripts/setup installs it")
     with playwright.sync_playwright() as driver:
         # Without its sandbox, because tests may run as root in a container.
-        browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        browser = driver.chromium.launch(executable_path=program, args=["--no-sandbox"])
         try:
             yield browser
         finally:
             browser.close()
+
+
+def _runs(program: str) -> bool:
+    """Return True if a program works: Ubuntu's chromium-browser may only ask to install a snap."""
+    try:
+        done = subprocess.run([program, "--version"], capture_output=True, check=False)
+    except OSError:
+        return False
+    return done.returncode == 0
 
 
 @contextlib.contextmanager

@@ -311,6 +311,12 @@ def test_no_more_pages_of_a_tiff_are_looked_for_than_can_be_chosen(
     assert Image.open(io.BytesIO(pictures.converted(out.getvalue(), 99)[1])).size == sizes[due - 1]
 
 
+def test_pillow_may_lack_a_format(monkeypatch: pytest.MonkeyPatch) -> None:
+    Image.init()
+    monkeypatch.delitem(Image.OPEN, "AVIF", raising=False)
+    assert pictures.size_of(corpus.image_bytes("PNG", corpus.photo(1, 40, 30)))["width"] == 40
+
+
 @pytest.mark.parametrize(
     "data",
     [
