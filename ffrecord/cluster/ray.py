@@ -31,12 +31,10 @@ import pyarrow as pa
 from ray.data.block import Block, BlockAccessor, BlockMetadata
 from ray.data.datasource import Datasink, Datasource, ReadTask, WriteResult
 from ray.data.expressions import BinaryExpr, ColumnExpr, Expr, LiteralExpr, Operation
-from ray.exceptions import NodeDiedError, OwnerDiedError, RayTaskError, WorkerCrashedError
 
-from ffrecord.cluster.ray_executor import RayExecutor
 from ffrecord.cluster import reading, writing
+from ffrecord.cluster.ray_executor import RayExecutor
 from ffrecord.cluster.reading import Source
-from ffrecord.cluster.source import TASK_BYTES
 from ffrecord.cluster.writing import Receipt, Sink, WriteReport
 from ffrecord.dataset.codecs import Encoder
 
@@ -147,7 +145,7 @@ def _task_count(source: Source) -> int:
     if not ray.is_initialized():
         ray.init()
     cpus = int(ray.cluster_resources().get("CPU", 1))
-    by_size = -(-source.bytes // TASK_BYTES)
+    by_size = len(source.tasks())  # without contents, the number of rows decides
     return max(by_size, min(TASKS_PER_CPU * cpus, source.bytes // SMALLEST_TASK), 1)
 
 

@@ -33,6 +33,7 @@ from ffrecord import (
 from ffrecord.archive import planned
 from ffrecord.archive.pack import plan_pack
 from ffrecord.cluster import ray as with_ray
+from ffrecord.cluster import reading, writing
 from ffrecord.cluster.ray import RayExecutor
 from tests.cluster.conftest import FILES, SHARD_SIZE
 from tests.support import trees
@@ -198,6 +199,15 @@ def test_columns_and_rows_that_are_left_out_are_not_read(
     )
     words = with_ray.read_dataset(top / "dataset").select_columns(["words"])
     assert words.schema().names == ["words"]
+
+
+def test_a_read_without_contents_has_tasks_enough(
+    cluster: Cluster, top: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each task has the paths of its files, so no task must have all of them."""
+    monkeypatch.setattr("ffrecord.cluster.folder.TASK_FILES", ROWS // 5)
+    assert with_ray._task_count(reading.folder(top / "packed", columns=["path"])) == 5
+    assert with_ray._task_count(reading.folder(top / "packed", "no/*")) == 1
 
 
 @pytest.mark.parametrize("kind", KINDS)
