@@ -24,7 +24,7 @@ from ffrecord import (
     SkippedWarning,
     pack_folder,
 )
-from ffrecord.archive import planned
+from ffrecord.archive import planned, scan_parts
 from ffrecord.archive.pack import PackProgress, plan_pack
 from ffrecord.plan.values import PackPlan
 from ffrecord.plan.work import Status
@@ -204,6 +204,20 @@ def test_an_error_in_the_walk_names_the_file_and_leaves_nothing(
     with EXECUTORS[kind]() as executor, pytest.raises(OSError, match="leads to a folder") as caught:
         pack_folder(middle, tmp_path / "x", shard_size=SIZE, dereference=True, executor=executor)
     assert caught.value.filename == str(middle / "0" / "loop")
+    assert os.listdir(tmp_path) == ["middle"]
+
+
+def end_worker(task: Any) -> Any:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_worker_that_is_killed_in_the_walk_is_an_error_that_names_the_folder(
+    middle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scan_parts, "list_folders", end_worker)
+    killed = pytest.raises(FFRecordError, match="middle: a worker of the executor ended early")
+    with ProcessPoolExecutor(2) as executor, killed:
+        pack_folder(middle, tmp_path / "x", shard_size=SIZE, executor=executor)
     assert os.listdir(tmp_path) == ["middle"]
 
 
