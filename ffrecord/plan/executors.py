@@ -9,10 +9,12 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future
+from dataclasses import dataclass
 from queue import SimpleQueue
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from ffrecord.errors import FFRecordError
+from ffrecord.plan.receipts import new_key
 
 Result = TypeVar("Result")
 
@@ -72,7 +74,7 @@ def submitted(
     futures: list[Future[Result]] = []
     try:
         for task in tasks:
-            futures.append(executor.submit(function, *task))
+            futures.append(executor.submit(_Call(function, new_key()), *task))
     except BaseException:
         _end(futures)
         raise
@@ -102,3 +104,24 @@ def _end(futures: list[Future[Result]]) -> None:
     for future in futures:
         with contextlib.suppress(CancelledError):
             future.exception()
+
+
+@dataclass(frozen=True)
+class _Call(Generic[Result]):
+    """A function that equals no other one.
+
+    Dask takes equal calls for one call. It would return an old result, such as the listing of a
+    folder that has changed, for as long as anything holds the future of the first call. A notebook
+    holds those of a cell that raised an error.
+    """
+
+    function: Callable[..., Result]
+    key: str
+
+    @property
+    def __name__(self) -> str:
+        """The name of the function, which Dask shows."""
+        return str(getattr(self.function, "__name__", "call"))
+
+    def __call__(self, *task: Any) -> Result:
+        return self.function(*task)

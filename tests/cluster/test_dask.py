@@ -130,6 +130,21 @@ def test_its_executor_writes_and_converts_the_bytes_of_one_process(
     assert sorted(os.listdir(tmp_path)) == ["one", "points", "tasks"]
 
 
+def test_a_folder_that_is_packed_again_is_listed_again(
+    client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Dask gives equal calls one result while anything holds a future, as a notebook may."""
+    tree = trees.plain_tree(tmp_path / "tree", {"a/1": b"1", "b/2": b"2"})
+    executor, kept = client.get_executor(), list[Any]()
+    submit = executor.submit
+    monkeypatch.setattr(executor, "submit", lambda *call: (kept.append(submit(*call)), kept[-1])[1])
+    for name, count in (("first", 2), ("second", 3)):
+        pack_folder(tree, tmp_path / name, shard_size=1, executor=executor)
+        with PackedFolder(tmp_path / name) as folder:
+            assert len(folder) == count
+        (tree / "a" / "3").write_bytes(b"3")
+
+
 def die_in_shard(number: int) -> None:
     """Let this worker kill itself in the middle of that shard."""
     write_shard = planned._write_shard
