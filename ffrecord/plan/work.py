@@ -71,12 +71,15 @@ class Work(Protocol):
     def commit(
         self, is_committed: IsCommitted,
         finish: Callable[[str, Mapping[int, Receipt]], None] | None = None,
+        receipts: Mapping[int, Receipt] | None = None,
     ) -> bool:  # fmt: skip
         """Publish the shards; return False if that was done before.
 
         Args:
             is_committed: tells whether the target is complete.
             finish: writes the index into a folder. It may be called again after a kill.
+            receipts: those that the tasks have returned to this process. Then the work place is
+                not searched for them: on a network disk, its listing may be half a minute old.
         """
 
     def status(self, is_committed: IsCommitted) -> Status:

@@ -167,30 +167,41 @@ class WorkFolder:
     def commit(
         self, is_committed: Callable[[Mapping[int, Receipt]], bool],
         finish: Callable[[str, Mapping[int, Receipt]], None] | None = None,
+        receipts: Mapping[int, Receipt] | None = None,
     ) -> bool:  # fmt: skip
         """Name the shards and publish the target; return False if that was done before.
 
         `finish` adds the index to the folder of the named shards.
         """
+        try:
+            with self._locked():
+                is_new = self._publish(is_committed, finish, receipts)
+        except (PlanError, FileNotFoundError):  # another commit may have ended since
+            if self.exists or not is_committed({}):
+                raise
+            is_new = False
+        self.clean()
+        return is_new
+
+    def _publish(
+        self, is_committed: Callable[[Mapping[int, Receipt]], bool],
+        finish: Callable[[str, Mapping[int, Receipt]], None] | None,
+        receipts: Mapping[int, Receipt] | None,
+    ) -> bool:  # fmt: skip
         if not self.exists:
-            if not is_committed({}):
-                raise self.gone()
-            self.clean()
-            return False
-        with self._locked():
+            raise self.gone()
+        if receipts is None:
             receipts = self.receipts() if self._has_attempts else {}
-            if self._may_be_published and is_committed(receipts):
-                self.clean()
-                return False
-            check_new_folder(self.target, "shards need a")
-            require_all(self._plan, receipts)
-            self._name_shards(receipts)
-            if finish is not None:
-                finish(self._whole, receipts)
-            sync_folder(self._whole)
-            rename_to_new(self._whole, self.target)
-            sync_folder(os.path.dirname(self.target))
-            self.clean()
+        if self._may_be_published and is_committed(receipts):
+            return False
+        check_new_folder(self.target, "shards need a")
+        require_all(self._plan, receipts)
+        self._name_shards(receipts)
+        if finish is not None:
+            finish(self._whole, receipts)
+        sync_folder(self._whole)
+        rename_to_new(self._whole, self.target)
+        sync_folder(os.path.dirname(self.target))
         return True
 
     @property

@@ -266,6 +266,7 @@ class WorkPrefix:
     def commit(
         self, is_committed: Callable[[Mapping[int, Receipt]], bool],
         finish: Callable[[str, Mapping[int, Receipt]], None] | None = None,
+        receipts: Mapping[int, Receipt] | None = None,
     ) -> bool:  # fmt: skip
         """Compare the shards with their receipts, put the index, and remove the marker.
 
@@ -274,7 +275,7 @@ class WorkPrefix:
         if self._is_published(is_committed):
             return False
         try:
-            self._publish(finish)
+            self._publish(finish, self.receipts() if receipts is None else receipts)
         except (PlanError, FileNotFoundError):  # another commit may have ended since
             if not self._is_published(is_committed):
                 raise
@@ -292,8 +293,10 @@ class WorkPrefix:
         self._remove_works()
         return True
 
-    def _publish(self, finish: Callable[[str, Mapping[int, Receipt]], None] | None) -> None:
-        receipts = self.receipts()
+    def _publish(
+        self, finish: Callable[[str, Mapping[int, Receipt]], None] | None,
+        receipts: Mapping[int, Receipt],
+    ) -> None:  # fmt: skip
         require_all(self._plan, receipts)
         self._requests.abort_inside(self._target)
         there = self._objects()

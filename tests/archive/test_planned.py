@@ -19,17 +19,22 @@ from ffrecord import (
     ChangedError,
     ChangedWarning,
     FFRecordError,
+    FileReader,
     PackedFolder,
     PlanError,
+    ShardedDatasetReader,
     SkippedWarning,
     pack_folder,
+    write_dataset,
 )
 from ffrecord.archive import planned, scan_parts
 from ffrecord.archive.pack import PackProgress, plan_pack
+from ffrecord.convert import convert
+from ffrecord.dataset.planned import begin_plan
 from ffrecord.plan.values import PackPlan
 from ffrecord.plan.work import Status
 from ffrecord.plan.work_folder import WorkFolder
-from tests.support import kills, trees
+from tests.support import handmade, kills, trees
 from tests.support.commands import in_a_shell
 from tests.support.executors import EXECUTORS, files_in
 from tests.support.packing import require_valid
@@ -394,6 +399,27 @@ def test_an_attempt_that_ends_after_the_commit_does_not_reach_the_target(
             late.result()
     assert files_in(tmp_path / "shards") == expected
     assert sorted(os.listdir(tmp_path)) == ["middle", "shards"]
+
+
+def test_an_old_listing_of_the_work_folder_loses_no_task(
+    middle: Path, expected: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A network disk may list a folder as it was half a minute ago."""
+    listdir = os.listdir
+    monkeypatch.setattr(
+        os, "listdir", lambda path=".": [] if ".out." in str(path) else listdir(path)
+    )
+    with ThreadPoolExecutor(2) as executor:
+        pack_folder(middle, tmp_path / "out", shard_size=SIZE, executor=executor)
+        assert files_in(tmp_path / "out") == expected
+        shutil.rmtree(tmp_path / "out")
+        write_dataset(tmp_path / "out", [{"x": 1}] * 9, shardlen=2, executor=executor)
+        assert len(ShardedDatasetReader(tmp_path / "out")) == 9
+        shutil.rmtree(tmp_path / "out")
+        sources = [handmade.write_records(tmp_path / f"{k}.ffr", [b"1"]) for k in range(3)]
+        convert(sources, tmp_path / "out", target_format="records", shard_per_source=True,
+                executor=executor)  # fmt: skip
+    assert FileReader(tmp_path / "out").n == 3
 
 
 # ---- the commit --------------------------------------------------------------------------------
