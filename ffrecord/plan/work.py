@@ -59,10 +59,11 @@ class Work(Protocol):
     def discard(self) -> None:
         """Remove all that the plan left, after a failure. Nothing is raised."""
 
-    def run(self, number: int, write: Callable[[str], Receipt]) -> Receipt:
+    def run(self, number: int, write: Callable[[str], Receipt], *, reuse: bool = True) -> Receipt:
         """Return the receipt of a task; let `write` write the shard to a path if there is none.
 
         `write` returns the receipt when the shard is on disk. An attempt that fails is removed.
+        Without `reuse`, the shard is written in any case: it may have other rows than before.
         """
 
     def receipts(self) -> dict[int, Receipt]:

@@ -32,7 +32,7 @@ from ffrecord.atomic.folder import (
     remove_tree,
     rename_to_new,
 )
-from ffrecord.errors import PlanError
+from ffrecord.errors import FFRecordError, PlanError
 from ffrecord.plan.receipts import (
     KEY_BYTES,
     Receipt,
@@ -98,24 +98,26 @@ class WorkFolder:
 
     # ---- tasks -----------------------------------------------------------------------------
 
-    def run(self, number: int, write: Callable[[str], Receipt]) -> Receipt:
+    def run(self, number: int, write: Callable[[str], Receipt], *, reuse: bool = True) -> Receipt:
         folder = self._folder(number)
-        with contextlib.suppress(FileExistsError):
-            try:
+        try:
+            with contextlib.suppress(FileExistsError):
                 os.mkdir(folder)
-            except FileNotFoundError as error:
+            if reuse and (found := self._receipts_in(folder).get(number)) is not None:
+                return self._receipt(found)
+            return self._attempt(os.path.join(folder, f"{number:06}-{new_key()}"), write)
+        except (FFRecordError, OSError) as error:
+            if not os.path.isdir(self._attempts):  # that is the reason
                 raise self.gone() from error
-        if (found := self._receipts_in(folder).get(number)) is not None:
-            return self._receipt(found)
-        path = os.path.join(folder, f"{number:06}-{new_key()}")
+            raise
+
+    def _attempt(self, path: str, write: Callable[[str], Receipt]) -> Receipt:
         try:
             receipt = replace(write(path), files=files_of(path))
             write_file(path + RECEIPT, json.dumps(asdict(receipt)).encode())
-        except BaseException as error:
+        except BaseException:
             with contextlib.suppress(OSError):
                 remove_tree(path) if os.path.isdir(path) else os.unlink(path)
-            if isinstance(error, OSError) and not os.path.isdir(self._attempts):
-                raise self.gone() from error
             raise
         return receipt
 

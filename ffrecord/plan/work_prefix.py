@@ -176,9 +176,9 @@ class WorkPrefix:
 
     # ---- tasks -----------------------------------------------------------------------------
 
-    def run(self, number: int, write: Callable[[str], Receipt]) -> Receipt:
+    def run(self, number: int, write: Callable[[str], Receipt], *, reuse: bool = True) -> Receipt:
         self._require_own()
-        if (found := self._receipt(number)) is not None:
+        if reuse and (found := self._receipt(number)) is not None:
             return found
         try:
             receipt = self._write(number, write)
