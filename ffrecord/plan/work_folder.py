@@ -160,8 +160,9 @@ class WorkFolder:
     def gone(self) -> PlanError:
         """Return the error for a plan whose work folder is missing."""
         return PlanError(
-            f"{self.target}: the work folder of this plan is missing: the job was cancelled, or "
-            "another plan was committed; make a new plan"
+            f"{self.target}: the work folder of this plan is missing: the job was cancelled, "
+            "another plan was committed, or this machine does not share the folder of the target; "
+            "make a new plan, with a target that all machines see"
         )
 
     # ---- the commit ------------------------------------------------------------------------
