@@ -243,7 +243,7 @@ def _place(target: str, *, sharded: bool, planned: bool) -> Iterator[str]:
         folder.publish()
     finally:
         folder.discard()
-    remove_leftovers(target, DOING)
+    remove_leftovers(target)
 
 
 @contextlib.contextmanager
@@ -284,7 +284,7 @@ class _Job:
         if self._is_local:
             leave_out = [target, hidden_name(target, DOING), *tempnames.names(target)]
             if os.path.isdir(os.path.dirname(target)):
-                leave_out += leftovers(target, DOING)
+                leave_out += leftovers(target)
         with _names_as_text():
             walk = Scan if executor is None else partial(ScanInTasks, executor)
             scan = walk(

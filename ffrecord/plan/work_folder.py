@@ -19,6 +19,7 @@ import contextlib
 import json
 import os
 import re
+import stat
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
@@ -43,7 +44,7 @@ from ffrecord.plan.receipts import (
     require_all,
     wrong_shard,
 )
-from ffrecord.plan.values import Plan
+from ffrecord.plan.values import PackPlan, Plan, WritePlan
 
 if TYPE_CHECKING:
     from ffrecord.remote.options import RemoteOptions
@@ -217,7 +218,7 @@ class WorkFolder:
 
     def clean(self) -> None:
         """Remove this folder, and those of cancelled plans for the same target."""
-        remove_leftovers(self.target, self._plan.DOING)
+        remove_leftovers(self.target)
         self.discard()
 
     @contextlib.contextmanager
@@ -257,10 +258,9 @@ class WorkFolder:
         if not self.exists:
             committed = is_committed({})
             missing = [] if committed else list(range(tasks))
-            litter = leftovers(self.target, self._plan.DOING)
-            return Status(tasks, missing, committed, litter)
+            return Status(tasks, missing, committed, leftovers(self.target))
         receipts = self.receipts() if self._has_attempts else {}
-        others = [path for path in leftovers(self.target, self._plan.DOING) if path != self.path]
+        others = [path for path in leftovers(self.target) if path != self.path]
         if self._may_be_published and is_committed(receipts):  # killed while it cleaned up
             return Status(tasks, [], True, [*others, self.path])
         missing = [number for number in range(tasks) if number not in receipts]
@@ -281,21 +281,32 @@ def _listed(folder: str) -> list[str]:
         return []
 
 
-def leftovers(target: str, doing: str) -> list[str]:
+def leftovers(target: str) -> list[str]:
     """Return the work folders of all plans for a target."""
     folder, name = os.path.split(target)
-    pattern = re.compile(rf"\.{re.escape(name)}\.[0-9a-f]{{{2 * KEY_BYTES}}}\.{doing}")
-    with os.scandir(folder) as entries:
-        return sorted(
-            entry.path for entry in entries
-            if pattern.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False)
-            and entry.stat(follow_symlinks=False).st_uid == os.geteuid()
-        )  # fmt: skip
+    ending = rf"[0-9a-f]{{{2 * KEY_BYTES}}}\.(?:{PackPlan.DOING}|{WritePlan.DOING})"
+    pattern = re.compile(rf"\.{re.escape(name)}\.{ending}")
+    try:
+        with os.scandir(folder) as entries:
+            return sorted(
+                entry.path for entry in entries
+                if pattern.fullmatch(entry.name) and _is_own_folder(entry)
+            )  # fmt: skip
+    except PermissionError:  # the user may write to the folder but not read it
+        return []
 
 
-def remove_leftovers(target: str, doing: str) -> None:
+def _is_own_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        found = entry.stat(follow_symlinks=False)
+    except FileNotFoundError:  # another commit has just removed it
+        return False
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
+
+
+def remove_leftovers(target: str) -> None:
     """Remove the work folders of all plans for a target that has just been published."""
-    for path in leftovers(target, doing):
+    for path in leftovers(target):
         with contextlib.suppress(OSError):
             remove_tree(path)
 

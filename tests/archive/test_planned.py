@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
 import os
 import shutil
@@ -460,10 +462,37 @@ def test_a_commit_removes_what_cancelled_jobs_left(
         run(plan, 1)
 
 
+@pytest.mark.parametrize("trouble", [FileNotFoundError, PermissionError])
+def test_a_commit_that_cannot_look_for_other_plans_is_no_failure(
+    trouble: type[OSError], plan: PackPlan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another commit removes a work folder at the same time; or the folder cannot be listed."""
+    run(plan)
+    scandir = os.scandir
+    other = tmp_path / ".shards.00000000.writing"
+
+    def failing(path: Any) -> Any:
+        if path != str(tmp_path):
+            return scandir(path)
+        if trouble is PermissionError:
+            raise PermissionError(errno.EACCES, "", path)
+        other.mkdir()
+        with scandir(path) as entries:
+            found = list(entries)
+        other.rmdir()
+        return contextlib.nullcontext(found)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "scandir", failing)
+        planned.commit(plan)
+    assert sorted(os.listdir(tmp_path)) == ["middle", "shards"]
+
+
 def test_packing_in_one_process_removes_what_cancelled_jobs_left(
     plan: PackPlan, middle: Path, expected: dict[str, bytes], tmp_path: Path
 ) -> None:
     run(plan, 0)
+    begin_plan(str(tmp_path / "shards"), 5, {"x": "int"}, 2)  # a cancelled job of another kind
     pack_folder(middle, tmp_path / "shards", shard_size=SIZE)
     assert sorted(os.listdir(tmp_path)) == ["middle", "shards"]
     assert files_in(tmp_path / "shards") == expected
