@@ -34,6 +34,7 @@ from ffrecord import (
 from ffrecord.archive import planned
 from ffrecord.archive.pack import plan_pack
 from ffrecord.cluster import dask as adapter
+from ffrecord.cluster import writing
 from ffrecord.cluster.dask import Columns
 from ffrecord.convert import convert
 from ffrecord.plan.work import Receipt
@@ -422,7 +423,17 @@ def test_values_of_several_types_are_refused(client: Client, tmp_path: Path) -> 
     bag = dask.bag.from_sequence([{"x": 1}, {"x": "one"}], npartitions=1)
     with pytest.raises(ConversionError, match="the values of 'x' do not fit into one column"):
         adapter.write_dataset(bag, tmp_path / "out", {"x": "int"})
+    frame = dask.dataframe.from_pandas(pd.DataFrame({"x": [1, b"one"]}), npartitions=1)
+    with pytest.raises(ConversionError, match=r"do not fit into one column .* column x"):
+        adapter.write_dataset(frame, tmp_path / "out", {"x": "int"})
     assert os.listdir(tmp_path) == []
+
+
+def test_an_error_about_values_does_not_show_the_password_of_a_url() -> None:
+    sink = writing.records_sink("sftp://user:SECRET@host/out", "x")
+    with pytest.raises(ConversionError, match="sftp://host/out: the values of 'x'") as caught:
+        adapter._write_part(sink, 0, [{"x": 1}, {"x": "one"}], {"x": None})
+    assert "SECRET" not in str(caught.value)
 
 
 def fail_late(number: int) -> bytes:
