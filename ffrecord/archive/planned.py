@@ -10,7 +10,7 @@ import os
 from array import array
 from base64 import b64decode, b64encode
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 
 from ffrecord.archive.archive import Archive
 from ffrecord.archive.contents import write_contents
@@ -75,10 +75,7 @@ def task_of(
 ) -> PackTask:
     """Return one task of a plan."""
     plan.require_task(number)
-    alone = PackPlan(
-        plan.target, plan.key, (), plan.folder, plan.dereference, plan.ignore_changed,
-        plan.legacy_index, plan.align,
-    )  # fmt: skip
+    alone = replace(plan, parts=())
     return PackTask(alone, number, plan.parts[number], jobs, remote or {})
 
 

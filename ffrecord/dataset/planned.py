@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -58,9 +58,8 @@ def task_of(
     remote: RemoteOptions | None = None,
 ) -> WriteTask:  # fmt: skip
     """Return one task of a plan."""
-    alone = WritePlan(plan.target, plan.key, (), plan.kind, plan.spec)
     own = None if encoders is codecs.encoders else encoders
-    return WriteTask(alone, number, own, remote or {})
+    return WriteTask(replace(plan, parts=()), number, own, remote or {})
 
 
 def write_rows(task: WriteTask, datapoints: Iterable[Mapping[str, Any]]) -> Receipt:

@@ -312,11 +312,8 @@ def remove_leftovers(target: str) -> None:
 
 
 def size_of(path: str) -> int:
-    """Return the size of a file, or of the files in a folder; -1 if it does not exist."""
-    try:
-        if not os.path.isdir(path):
-            return os.stat(path).st_size
-        with os.scandir(path) as entries:
-            return sum(entry.stat().st_size for entry in entries)
-    except FileNotFoundError:
-        return -1
+    """Return the size of a shard: a file, or a folder of files."""
+    if not os.path.isdir(path):
+        return os.stat(path).st_size
+    with os.scandir(path) as entries:
+        return sum(entry.stat().st_size for entry in entries)
