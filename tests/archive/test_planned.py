@@ -166,6 +166,21 @@ def test_followed_symlinks_are_packed_as_by_one_process(middle: Path, tmp_path: 
     assert files_in(tmp_path / "one") == files_in(tmp_path / "tasks")
 
 
+def test_names_with_odd_bytes_survive_the_plan(tmp_path: Path) -> None:
+    odd = os.fsdecode(b" \xff\n(.*)")
+    tree = trees.plain_tree(
+        tmp_path / f"tree{odd}", {f"{odd}/{k}{odd}": b"%d" % k for k in range(4)}
+    )
+    plan_pack(tree, tmp_path / f"tasks{odd}", 1).save(tmp_path / "plan.json")
+    plan = PackPlan.load(tmp_path / "plan.json")
+    run(plan)
+    assert planned.status(plan).litter == []
+    planned.commit(plan)
+    pack_folder(tree, tmp_path / "one", shard_size=1)
+    assert files_in(tmp_path / f"tasks{odd}") == files_in(tmp_path / "one")
+    assert litter(tmp_path / f"tasks{odd}") == []
+
+
 def test_the_target_and_its_leftovers_are_not_packed_into_it(middle: Path) -> None:
     cancelled = plan_pack(middle, middle / "0" / "shards", SIZE)
     run(cancelled, 0)
@@ -294,12 +309,21 @@ def end_once(flag: Path, task: planned.PackTask, path: str) -> Any:
 write_shard = planned._write_shard
 
 
+def call_and_end_once(flag: Path, function: Callable[..., Any], *arguments: Any) -> Any:
+    planned._write_shard = partial(end_once, flag)
+    return function(*arguments)
+
+
+@pytest.mark.parametrize("kind", ["processes", "loky"])
 def test_a_killed_worker_leaves_nothing_and_the_next_run_has_the_same_bytes(
-    middle: Path, expected: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(planned, "_write_shard", partial(end_once, tmp_path / "flag"))
+    kind: str, middle: Path, expected: dict[str, bytes], tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
     for is_last in (False, True):
-        with ProcessPoolExecutor(2) as executor:  # forked: it inherits the patch
+        with EXECUTORS[kind]() as executor:
+            submit: Callable[..., Any] = executor.submit
+            call = partial(submit, call_and_end_once, tmp_path / "flag")
+            monkeypatch.setattr(executor, "submit", call)
             if is_last:
                 pack_folder(middle, tmp_path / "shards", shard_size=SIZE, executor=executor)
             else:
@@ -469,7 +493,7 @@ def test_a_commit_that_cannot_look_for_other_plans_is_no_failure(
     """Another commit removes a work folder at the same time; or the folder cannot be listed."""
     run(plan)
     scandir = os.scandir
-    other = tmp_path / ".shards.00000000.writing"
+    other = tmp_path / ".shards.00000000.packing"
 
     def failing(path: Any) -> Any:
         if path != str(tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -138,11 +139,17 @@ def test_a_folder_that_is_packed_again_is_listed_again(
     tree = trees.plain_tree(tmp_path / "tree", {"a/1": b"1", "b/2": b"2"})
     executor, kept = client.get_executor(), list[Any]()
     submit = executor.submit
-    monkeypatch.setattr(executor, "submit", lambda *call: (kept.append(submit(*call)), kept[-1])[1])
-    for name, count in (("first", 2), ("second", 3)):
-        pack_folder(tree, tmp_path / name, shard_size=1, executor=executor)
-        with PackedFolder(tmp_path / name) as folder:
+
+    def keep(*call: Any) -> Any:
+        kept.append(submit(*call))
+        return kept[-1]
+
+    monkeypatch.setattr(executor, "submit", keep)
+    for count in (2, 3):
+        pack_folder(tree, tmp_path / "shards", shard_size=1, executor=executor)
+        with PackedFolder(tmp_path / "shards") as folder:
             assert len(folder) == count
+        shutil.rmtree(tmp_path / "shards")
         (tree / "a" / "3").write_bytes(b"3")
 
 
@@ -423,7 +430,8 @@ def test_values_of_several_types_are_refused(client: Client, tmp_path: Path) -> 
     bag = dask.bag.from_sequence([{"x": 1}, {"x": "one"}], npartitions=1)
     with pytest.raises(ConversionError, match="the values of 'x' do not fit into one column"):
         adapter.write_dataset(bag, tmp_path / "out", {"x": "int"})
-    frame = dask.dataframe.from_pandas(pd.DataFrame({"x": [1, b"one"]}), npartitions=1)
+    with dask.config.set({"dataframe.convert-string": False}):
+        frame = dask.dataframe.from_pandas(pd.DataFrame({"x": [1, b"one"]}), npartitions=1)
     with pytest.raises(ConversionError, match=r"do not fit into one column .* column x"):
         adapter.write_dataset(frame, tmp_path / "out", {"x": "int"})
     assert os.listdir(tmp_path) == []

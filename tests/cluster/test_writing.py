@@ -327,7 +327,10 @@ def _commit(begun: Sink, receipts: list[Receipt], _tell: object) -> None:
     begun.commit(receipts)
 
 
-def test_a_killed_commit_is_repeated(kind: str, expected: dict[str, bytes], tmp_path: Path) -> None:
+@pytest.mark.parametrize("count", [20, pytest.param(50, marks=pytest.mark.long)])
+def test_a_killed_commit_is_repeated(
+    count: int, kind: str, expected: dict[str, bytes], tmp_path: Path
+) -> None:
     """The target has nothing or everything, and the next commit completes it."""
 
     def prepared(name: str) -> tuple[Sink, list[Receipt]]:
@@ -336,7 +339,7 @@ def test_a_killed_commit_is_repeated(kind: str, expected: dict[str, bytes], tmp_
 
     begun, receipts = prepared("first")
     _, calls, _ = kills.run(partial(_commit, begun, receipts), None)
-    for number, point in enumerate(kills.points(calls, 20)):
+    for number, point in enumerate(kills.points(calls, count)):
         target = tmp_path / f"{number}"
         begun, receipts = prepared(target.name)
         kills.run(partial(_commit, begun, receipts), point)
