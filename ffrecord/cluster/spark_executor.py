@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import BrokenExecutor, Future, ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -26,7 +26,8 @@ class SparkExecutor(ThreadPoolExecutor):
 
     Each call is a job with one task. Spark runs it again if its executor is lost, and may run a
     slow one twice (`spark.speculation`), so a call must be repeatable. An exception of the call
-    itself is raised by the future, and the call is not run again.
+    itself is raised by the future, and the call is not run again. If Spark gives a call up, its
+    future raises `BrokenExecutor`.
 
     The threads of this class only wait for jobs. The jobs have the tags, the group and the pool of
     the thread that calls `submit`.
@@ -52,7 +53,12 @@ class SparkExecutor(ThreadPoolExecutor):
 def _run_job(context: SparkContext, call: Callable[[], Result]) -> Result:
     """Run a call as a task; return its result, or raise its exception."""
     pickled = dumps(call)
-    (outcome,) = context.range(1, numSlices=1).map(lambda _: _outcome(pickled)).collect()
+    task = context.range(1, numSlices=1).map(lambda _: _outcome(pickled))
+    try:
+        (outcome,) = task.collect()
+    except Exception as failure:  # of Spark: an error of the call is in the outcome
+        reason = str(failure).splitlines() or [type(failure).__name__]
+        raise BrokenExecutor(f"Spark could not run a task: {reason[0]}") from failure
     result, error = pickle.loads(outcome)
     if error is not None:
         raise error
