@@ -243,7 +243,7 @@ def _place(target: str, *, sharded: bool, planned: bool) -> Iterator[str]:
         folder.publish()
     finally:
         folder.discard()
-    remove_leftovers(target, DOING)
+    remove_leftovers(target)
 
 
 @contextlib.contextmanager
@@ -284,7 +284,7 @@ class _Job:
         if self._is_local:
             leave_out = [target, hidden_name(target, DOING), *tempnames.names(target)]
             if os.path.isdir(os.path.dirname(target)):
-                leave_out += leftovers(target, DOING)
+                leave_out += leftovers(target)
         with _names_as_text():
             walk = Scan if executor is None else partial(ScanInTasks, executor)
             scan = walk(
@@ -340,16 +340,18 @@ def _run(
     tell: Callable[[int, int], None], remote: RemoteOptions,
 ) -> PackReport:  # fmt: skip
     """Run all tasks of a plan, and commit. A failure removes the work place."""
+    receipts: dict[int, Receipt] = {}
     try:
 
         def count(receipt: Receipt) -> None:
+            receipts[receipt.task] = receipt
             tell(receipt.count, plan.parts[receipt.task].bytes)
 
         numbers = range(len(plan.parts))
         tasks = ((planned.task_of(plan, number, jobs, remote),) for number in numbers)
         run_all(executor, planned.run_task, tasks, target=plan.name, done=count)
         scan.forget()
-        return planned.commit(plan, packer, remote)
+        return planned.commit(plan, packer, remote, receipts)
     except BaseException:
         work_of(plan, remote).discard()
         raise

@@ -10,7 +10,7 @@ import os
 from array import array
 from base64 import b64decode, b64encode
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 
 from ffrecord.archive.archive import Archive
 from ffrecord.archive.contents import write_contents
@@ -75,10 +75,7 @@ def task_of(
 ) -> PackTask:
     """Return one task of a plan."""
     plan.require_task(number)
-    alone = PackPlan(
-        plan.target, plan.key, (), plan.folder, plan.dereference, plan.ignore_changed,
-        plan.legacy_index, plan.align,
-    )  # fmt: skip
+    alone = replace(plan, parts=())
     return PackTask(alone, number, plan.parts[number], jobs, remote or {})
 
 
@@ -138,11 +135,12 @@ def _to_json(facts: _Facts) -> dict[str, object]:
 
 
 def commit(
-    plan: PackPlan, packer: Packer | None = None, remote: RemoteOptions | None = None
-) -> PackReport:
+    plan: PackPlan, packer: Packer | None = None, remote: RemoteOptions | None = None,
+    receipts: Mapping[int, Receipt] | None = None,
+) -> PackReport:  # fmt: skip
     """Publish the shards of a plan, with their index. A commit may be repeated.
 
-    Without `packer`, the tree is read from the work place.
+    Without `packer`, the tree is read from the work place, and without `receipts`, so are they.
     """
     made: list[Packer] = []
     work = work_of(plan, remote)
@@ -151,7 +149,7 @@ def commit(
         made.append(packer or _packer(plan, work))
         _write_index(plan, made[-1], folder, receipts)
 
-    is_new = work.commit(lambda receipts: is_committed(plan, receipts, remote), finish)
+    is_new = work.commit(lambda found: is_committed(plan, found, remote), finish, receipts)
     return made[-1].report if is_new else _report(plan, remote)
 
 

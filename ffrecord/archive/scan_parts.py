@@ -84,7 +84,8 @@ class ScanInTasks(Scan):
             return
         size = min(MOST_FOLDERS, -(-len(folders) // TASKS))
         chunks = [folders[at : at + size] for at in range(0, len(folders), size)]
-        results = in_order(self._executor, list_folders, ((self._task(each),) for each in chunks))
+        tasks = ((self._task(each),) for each in chunks)
+        results = in_order(self._executor, list_folders, tasks, target=self._options[0])
         for chunk, listed in zip(chunks, results, strict=True):
             self._absorb(np.array(chunk, np.uint32), listed)
 

@@ -13,6 +13,7 @@ Importing this module without Dask raises `MissingPackageError`.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import partial
@@ -268,8 +269,13 @@ def _write_part(
     sink: Sink, number: int, part: pd.DataFrame | Iterable[Any], columns: Columns
 ) -> Receipt:
     if isinstance(part, pd.DataFrame):
-        return sink.write(number, [pa.Table.from_pandas(part, preserve_index=False)])
-    return sink.write(number, _tables(part, columns, sink.target))
+        return sink.write(number, [_table(part, sink.name)])
+    return sink.write(number, _tables(part, columns, sink.name))
+
+
+def _table(frame: pd.DataFrame, target: str) -> pa.Table:
+    with _same_types(target, "a column"):  # Arrow's message names the column
+        return pa.Table.from_pandas(frame, preserve_index=False)
 
 
 def _tables(rows: Iterable[Any], columns: Columns, target: str) -> Iterator[pa.Table]:
@@ -289,10 +295,17 @@ def _column(
 ) -> pa.Array | pa.ChunkedArray:
     first = next((value for value in values if value is not None), None)
     type_ = TIME if isinstance(first, datetime) else None
-    try:
+    with _same_types(target, repr(name)):
         return pa.array(values if convert is None else list(map(convert, values)), type_)
+
+
+@contextlib.contextmanager
+def _same_types(target: str, column: str) -> Iterator[None]:
+    """Turn Arrow's error about the values of a column into one of ours."""
+    try:
+        yield
     except (pa.ArrowException, OverflowError) as error:
         raise ConversionError(
-            f"{target}: the values of {name!r} do not fit into one column ({error}); give all rows "
+            f"{target}: the values of {column} do not fit into one column ({error}); give all rows "
             "values of one type"
         ) from error

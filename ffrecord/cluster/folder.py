@@ -6,6 +6,7 @@ shards with these files, and no index.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -38,6 +39,7 @@ from ffrecord.cluster.source import (
 from ffrecord.errors import FFRecordError, SampleChecksumError
 from ffrecord.records.table import first_of
 from ffrecord.records.unchanged import changed
+from ffrecord.remote.urls import shown
 
 PATH, SIZE, MODE, MTIME = "path", "size", "mode", "mtime"
 MTIME_TYPE = pa.timestamp("ns", "UTC")
@@ -238,7 +240,9 @@ class FolderSource(Source):
 
     @property
     def name(self) -> str:
-        return str(self.archive)
+        """The archive, or its first shard, for messages."""
+        is_one = isinstance(self.archive, (str, os.PathLike))
+        return shown(str(self.archive if is_one else self.archive[0]))
 
     @property
     def rows(self) -> int:  # type: ignore[override]

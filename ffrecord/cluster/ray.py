@@ -10,9 +10,7 @@ killed.
 from __future__ import annotations
 
 import functools
-import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import BrokenExecutor, Executor, Future
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ffrecord.aliases import Path
@@ -33,11 +31,10 @@ import pyarrow as pa
 from ray.data.block import Block, BlockAccessor, BlockMetadata
 from ray.data.datasource import Datasink, Datasource, ReadTask, WriteResult
 from ray.data.expressions import BinaryExpr, ColumnExpr, Expr, LiteralExpr, Operation
-from ray.exceptions import NodeDiedError, OwnerDiedError, RayTaskError, WorkerCrashedError
 
 from ffrecord.cluster import reading, writing
+from ffrecord.cluster.ray_executor import RayExecutor
 from ffrecord.cluster.reading import Source
-from ffrecord.cluster.source import TASK_BYTES
 from ffrecord.cluster.writing import Receipt, Sink, WriteReport
 from ffrecord.dataset.codecs import Encoder
 
@@ -58,9 +55,6 @@ SMALLEST_TASK = 4 << 20
 
 STUB = "__bsp_stub"
 """Ray's name of a hidden column. Blocks without columns, as `count` wants, have no rows in Ray."""
-
-RETRIES = 3
-"""Times that a task is run again when its worker or node was killed."""
 
 
 # ---- reading -------------------------------------------------------------------------------
@@ -151,7 +145,7 @@ def _task_count(source: Source) -> int:
     if not ray.is_initialized():
         ray.init()
     cpus = int(ray.cluster_resources().get("CPU", 1))
-    by_size = -(-source.bytes // TASK_BYTES)
+    by_size = len(source.tasks())  # without contents, the number of rows decides
     return max(by_size, min(TASKS_PER_CPU * cpus, source.bytes // SMALLEST_TASK), 1)
 
 
@@ -357,101 +351,3 @@ class _Sink(Datasink[Receipt]):  # type: ignore[misc]
 
 def _as_arrow(block: Block) -> pa.Table:
     return BlockAccessor.for_block(block).to_arrow()
-
-
-# ---- the executor --------------------------------------------------------------------------
-
-
-class RayExecutor(Executor):
-    """A `concurrent.futures.Executor` whose calls are tasks of Ray.
-
-    For `pack_folder(executor=…)`, `write_dataset(executor=…)` and `convert(executor=…)`. A call
-    whose worker or node is killed is run again. If that happens too often, its future raises
-    `BrokenExecutor`. Leaving the `with` block waits for all calls.
-
-    `cancel` of a future interrupts a call that runs, and returns False: its future ends with an
-    error.
-
-    Args:
-        num_cpus: processors that a call needs.
-        retries: times that a call is run again when its worker or node was killed.
-        options: further options of `ray.remote`, such as `resources`.
-    """
-
-    def __init__(self, num_cpus: float = 1, *, retries: int = RETRIES, **options: Any) -> None:
-        if not ray.is_initialized():
-            ray.init()
-        self._options = {"num_cpus": num_cpus, "max_retries": retries, **options}
-        self._call = ray.remote(_call).options(**self._options)
-        self._lock = threading.Lock()
-        self._flying: set[_RayFuture] = set()
-        self._is_shut_down = False
-
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        with self._lock:
-            if self._is_shut_down:
-                raise RuntimeError("this RayExecutor was shut down; make a new one")
-            future = _RayFuture(self._call.remote(fn, args, kwargs))
-            self._flying.add(future)
-        future.add_done_callback(self._landed)
-        future.follow()
-        return future
-
-    def _landed(self, future: Future[Any]) -> None:
-        with self._lock:
-            self._flying.discard(future)
-
-    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Take no more calls. Wait for those that were submitted, or cancel them."""
-        with self._lock:
-            self._is_shut_down = True
-            flying = list(self._flying)
-        if cancel_futures:
-            for future in flying:
-                future.cancel()
-        if wait:
-            for future in flying:
-                future.exception()
-
-
-def _call(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    return fn(*args, **kwargs)
-
-
-class _RayFuture(Future[Any]):
-    """The result of a task of Ray."""
-
-    def __init__(self, reference: Any) -> None:
-        super().__init__()
-        self._reference = reference
-        self.set_running_or_notify_cancel()  # Ray does not tell when a task begins
-
-    def follow(self) -> None:
-        """Take the result when there is one."""
-        self._reference.future().add_done_callback(self._take)
-
-    def _take(self, ended: Future[Any]) -> None:
-        error = ended.exception()
-        if error is None:
-            self.set_result(ended.result())
-        else:
-            self.set_exception(_plain(error))
-
-    def cancel(self) -> bool:
-        if not self.done():
-            ray.cancel(self._reference)
-        return False
-
-
-def _plain(error: BaseException) -> BaseException:
-    """Return the error that a call raised, or BrokenExecutor for a lost worker."""
-    if isinstance(error, RayTaskError):
-        cause = error.cause
-        if isinstance(cause, BaseException):
-            cause.__cause__ = error  # it has the traceback of the worker
-            return cause
-    if isinstance(error, (WorkerCrashedError, NodeDiedError, OwnerDiedError)):
-        broken = BrokenExecutor(f"a worker of Ray was killed, too often: {error}")
-        broken.__cause__ = error
-        return broken
-    return error

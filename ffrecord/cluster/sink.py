@@ -66,7 +66,8 @@ class Sink(ABC):
 
         `task` is a number of 0 or more that differs for every task. Shards are in the order of
         these numbers. A task without rows writes nothing. If the rows raise an error, nothing
-        stays. A task that has left a receipt before returns that one.
+        stays. No attempt takes over the shard of an earlier one: an engine may repeat a task with
+        other rows.
         """
         rows = in_batches(batches)
         first = next(rows, None)
@@ -74,7 +75,7 @@ class Sink(ABC):
             return Receipt(task, "", 0, 0, {}, {})
         rows = itertools.chain([first], rows)
         receipt = work_of(self._plan(), self.remote).run(
-            task, lambda path: self._write_shard(task, first.schema, rows, path)
+            task, lambda path: self._write_shard(task, first.schema, rows, path), reuse=False
         )
         # The details stay in the work place: they may be large, and the driver needs them once.
         return replace(receipt, details={})

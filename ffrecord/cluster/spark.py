@@ -13,19 +13,16 @@ from __future__ import annotations
 
 import json
 import os
-import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 from inspect import signature
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from ffrecord.errors import MissingPackageError
 
 try:
     import pyarrow as pa
-    from pyspark import TaskContext, cloudpickle, inheritable_thread_target
+    from pyspark import TaskContext
     from pyspark.sql import datasource
     from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
     from pyspark.sql.types import StructType
@@ -41,21 +38,18 @@ from ffrecord.archive.detect import open_if_packed
 from ffrecord.cluster import reading, writing
 from ffrecord.cluster.dataset_sink import inferred
 from ffrecord.cluster.fields import TYPE_KEY
+from ffrecord.cluster.spark_executor import SparkExecutor
 from ffrecord.dataset import folders
 from ffrecord.plan.work import Receipt
 from ffrecord.records.reader import FileReader
 from ffrecord.remote.urls import is_url, shown
 
 if TYPE_CHECKING:
-    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
     from ffrecord.remote.options import RemoteOptions
 
 __all__ = ["FFRecordDataSource", "SparkExecutor", "register"]
-
-Result = TypeVar("Result")
-dumps: Callable[[Any], bytes] = cloudpickle.dumps  # it has no types
 
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 CAN_PUSH = hasattr(datasource.DataSourceReader, "pushFilters")  # PySpark 4.1 and newer
@@ -353,57 +347,3 @@ def _local(path: str) -> str:
     if path.startswith("file:"):
         path = "/" + path[len("file:") :].lstrip("/")
     return path if is_url(path) else os.path.abspath(path)
-
-
-# ---- the executor ------------------------------------------------------------------------------
-
-
-class SparkExecutor(ThreadPoolExecutor):
-    """A `concurrent.futures.Executor` whose calls run as tasks of a Spark session.
-
-    Each call is a job with one task. Spark runs it again if its executor is lost, and may run a
-    slow one twice (`spark.speculation`), so a call must be repeatable. An exception of the call
-    itself is raised by the future, and the call is not run again.
-
-    The threads of this class only wait for jobs. The jobs have the tags, the group and the pool of
-    the thread that calls `submit`.
-
-    Args:
-        session: a session with its own driver. A session of Spark Connect has no tasks to give.
-        jobs: the most jobs at once; by default, two for each core that Spark has now. A cluster
-            that grows on demand needs a number.
-    """
-
-    def __init__(self, session: SparkSession, jobs: int | None = None) -> None:
-        self._session = session
-        jobs = jobs or 2 * session.sparkContext.defaultParallelism
-        super().__init__(jobs, "ffrecord-spark")
-
-    def submit(
-        self, fn: Callable[..., Result], /, *args: Any, **kwargs: Any
-    ) -> Future[Result]:  # fmt: skip
-        run = inheritable_thread_target(self._session)(_run_job)
-        return super().submit(run, self._session.sparkContext, partial(fn, *args, **kwargs))
-
-
-def _run_job(context: SparkContext, call: Callable[[], Result]) -> Result:
-    """Run a call as a task; return its result, or raise its exception."""
-    pickled = dumps(call)
-    (outcome,) = context.range(1, numSlices=1).map(lambda _: _outcome(pickled)).collect()
-    result, error = pickle.loads(outcome)
-    if error is not None:
-        raise error
-    return cast(Result, result)
-
-
-def _outcome(pickled: bytes) -> bytes:
-    """Run a pickled call in a task. Return its result and exception, pickled.
-
-    If the exception were raised here, Spark would repeat the call and report the text alone.
-    """
-    result = error = None
-    try:
-        result = pickle.loads(pickled)()
-    except Exception as raised:
-        error = raised
-    return dumps((result, error))

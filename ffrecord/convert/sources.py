@@ -77,7 +77,9 @@ def convert_in_tasks(
         receipts.sort(key=lambda receipt: receipt.task)
         parts = tuple(Part(0, receipt.count) for receipt in receipts)
         _require_one_spec(receipts, tasks)
-        work_of(replace(plan, parts=parts), remote).commit(lambda _: False)
+        work_of(replace(plan, parts=parts), remote).commit(
+            lambda _: False, receipts=dict(enumerate(receipts))
+        )
     except BaseException:
         work.discard()
         raise

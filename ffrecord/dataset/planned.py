@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -58,9 +58,8 @@ def task_of(
     remote: RemoteOptions | None = None,
 ) -> WriteTask:  # fmt: skip
     """Return one task of a plan."""
-    alone = WritePlan(plan.target, plan.key, (), plan.kind, plan.spec)
     own = None if encoders is codecs.encoders else encoders
-    return WriteTask(alone, number, own, remote or {})
+    return WriteTask(replace(plan, parts=()), number, own, remote or {})
 
 
 def write_rows(task: WriteTask, datapoints: Iterable[Mapping[str, Any]]) -> Receipt:
@@ -99,24 +98,30 @@ def write_in_tasks(
     remote: RemoteOptions,
 ) -> None:
     """Write all rows with an executor, and commit. A failure removes the work place."""
+    receipts: dict[int, Receipt] = {}
+
+    def done(receipt: Receipt) -> None:
+        receipts[receipt.task] = receipt
+        tell(receipt.count)
+
     try:
         tasks = (
             (task_of(plan, number, encoders, remote), rows, part.first, part.rows.stop)
             for number, part in enumerate(plan.parts)
         )
-        run_all(
-            executor, _write_some, tasks, target=plan.name,
-            done=lambda receipt: tell(receipt.count),
-        )  # fmt: skip
-        commit(plan, remote)
+        run_all(executor, _write_some, tasks, target=plan.name, done=done)
+        commit(plan, remote, receipts)
     except BaseException:
         work_of(plan, remote).discard()
         raise
 
 
-def commit(plan: WritePlan, remote: RemoteOptions | None = None) -> None:
+def commit(
+    plan: WritePlan, remote: RemoteOptions | None = None,
+    receipts: Mapping[int, Receipt] | None = None,
+) -> None:  # fmt: skip
     """Publish the shards of a plan. A commit may be repeated."""
-    work_of(plan, remote).commit(partial(is_committed, plan, remote=remote))
+    work_of(plan, remote).commit(partial(is_committed, plan, remote=remote), receipts=receipts)
 
 
 def is_committed(

@@ -35,7 +35,7 @@ class GatheredPrefix(WorkPrefix):
 
     def is_published(self) -> bool:
         try:
-            there = self._objects(self._target)
+            there = self._objects()
             self._compare(dict(enumerate(self._chosen)), there)
         except PlanError:
             return False

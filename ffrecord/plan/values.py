@@ -14,7 +14,7 @@ from typing import ClassVar, TypeVar
 from ffrecord.aliases import Path
 from ffrecord.atomic.file import write_file
 from ffrecord.errors import PlanError, UrlError
-from ffrecord.format.padding import checked
+from ffrecord.format import padding
 from ffrecord.format.records import part_name
 from ffrecord.remote.urls import is_url, shown
 from ffrecord.text import counted
@@ -152,7 +152,7 @@ class PackPlan(Plan):
         flags = self.dereference, self.ignore_changed, self.legacy_index
         if not os.path.isabs(self.folder) or not all(isinstance(each, bool) for each in flags):
             raise ValueError("its folder or an option is wrong")
-        checked(self.align)
+        padding.checked(self.align)
 
 
 @dataclass(frozen=True)

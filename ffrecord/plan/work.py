@@ -59,10 +59,11 @@ class Work(Protocol):
     def discard(self) -> None:
         """Remove all that the plan left, after a failure. Nothing is raised."""
 
-    def run(self, number: int, write: Callable[[str], Receipt]) -> Receipt:
+    def run(self, number: int, write: Callable[[str], Receipt], *, reuse: bool = True) -> Receipt:
         """Return the receipt of a task; let `write` write the shard to a path if there is none.
 
         `write` returns the receipt when the shard is on disk. An attempt that fails is removed.
+        Without `reuse`, the shard is written in any case: it may have other rows than before.
         """
 
     def receipts(self) -> dict[int, Receipt]:
@@ -71,12 +72,15 @@ class Work(Protocol):
     def commit(
         self, is_committed: IsCommitted,
         finish: Callable[[str, Mapping[int, Receipt]], None] | None = None,
+        receipts: Mapping[int, Receipt] | None = None,
     ) -> bool:  # fmt: skip
         """Publish the shards; return False if that was done before.
 
         Args:
             is_committed: tells whether the target is complete.
             finish: writes the index into a folder. It may be called again after a kill.
+            receipts: those that the tasks have returned to this process. Then the work place is
+                not searched for them: on a network disk, its listing may be half a minute old.
         """
 
     def status(self, is_committed: IsCommitted) -> Status:

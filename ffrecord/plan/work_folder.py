@@ -19,6 +19,7 @@ import contextlib
 import json
 import os
 import re
+import stat
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
@@ -32,7 +33,7 @@ from ffrecord.atomic.folder import (
     remove_tree,
     rename_to_new,
 )
-from ffrecord.errors import PlanError
+from ffrecord.errors import FFRecordError, PlanError
 from ffrecord.plan.receipts import (
     KEY_BYTES,
     Receipt,
@@ -43,7 +44,7 @@ from ffrecord.plan.receipts import (
     require_all,
     wrong_shard,
 )
-from ffrecord.plan.values import Plan
+from ffrecord.plan.values import PackPlan, Plan, WritePlan
 
 if TYPE_CHECKING:
     from ffrecord.remote.options import RemoteOptions
@@ -98,24 +99,26 @@ class WorkFolder:
 
     # ---- tasks -----------------------------------------------------------------------------
 
-    def run(self, number: int, write: Callable[[str], Receipt]) -> Receipt:
+    def run(self, number: int, write: Callable[[str], Receipt], *, reuse: bool = True) -> Receipt:
         folder = self._folder(number)
-        with contextlib.suppress(FileExistsError):
-            try:
+        try:
+            with contextlib.suppress(FileExistsError):
                 os.mkdir(folder)
-            except FileNotFoundError as error:
+            if reuse and (found := self._receipts_in(folder).get(number)) is not None:
+                return self._receipt(found)
+            return self._attempt(os.path.join(folder, f"{number:06}-{new_key()}"), write)
+        except (FFRecordError, OSError) as error:
+            if not os.path.isdir(self._attempts):  # that is the reason
                 raise self.gone() from error
-        if (found := self._receipts_in(folder).get(number)) is not None:
-            return self._receipt(found)
-        path = os.path.join(folder, f"{number:06}-{new_key()}")
+            raise
+
+    def _attempt(self, path: str, write: Callable[[str], Receipt]) -> Receipt:
         try:
             receipt = replace(write(path), files=files_of(path))
             write_file(path + RECEIPT, json.dumps(asdict(receipt)).encode())
-        except BaseException as error:
+        except BaseException:
             with contextlib.suppress(OSError):
                 remove_tree(path) if os.path.isdir(path) else os.unlink(path)
-            if isinstance(error, OSError) and not os.path.isdir(self._attempts):
-                raise self.gone() from error
             raise
         return receipt
 
@@ -158,8 +161,9 @@ class WorkFolder:
     def gone(self) -> PlanError:
         """Return the error for a plan whose work folder is missing."""
         return PlanError(
-            f"{self.target}: the work folder of this plan is missing: the job was cancelled, or "
-            "another plan was committed; make a new plan"
+            f"{self.target}: the work folder of this plan is missing: the job was cancelled, "
+            "another plan was committed, or this machine does not share the folder of the target; "
+            "make a new plan, with a target that all machines see"
         )
 
     # ---- the commit ------------------------------------------------------------------------
@@ -167,30 +171,41 @@ class WorkFolder:
     def commit(
         self, is_committed: Callable[[Mapping[int, Receipt]], bool],
         finish: Callable[[str, Mapping[int, Receipt]], None] | None = None,
+        receipts: Mapping[int, Receipt] | None = None,
     ) -> bool:  # fmt: skip
         """Name the shards and publish the target; return False if that was done before.
 
         `finish` adds the index to the folder of the named shards.
         """
+        try:
+            with self._locked():
+                is_new = self._publish(is_committed, finish, receipts)
+        except (PlanError, FileNotFoundError):  # another commit may have ended since
+            if self.exists or not is_committed({}):
+                raise
+            is_new = False
+        self.clean()
+        return is_new
+
+    def _publish(
+        self, is_committed: Callable[[Mapping[int, Receipt]], bool],
+        finish: Callable[[str, Mapping[int, Receipt]], None] | None,
+        receipts: Mapping[int, Receipt] | None,
+    ) -> bool:  # fmt: skip
         if not self.exists:
-            if not is_committed({}):
-                raise self.gone()
-            self.clean()
-            return False
-        with self._locked():
+            raise self.gone()
+        if receipts is None:
             receipts = self.receipts() if self._has_attempts else {}
-            if self._may_be_published and is_committed(receipts):
-                self.clean()
-                return False
-            check_new_folder(self.target, "shards need a")
-            require_all(self._plan, receipts)
-            self._name_shards(receipts)
-            if finish is not None:
-                finish(self._whole, receipts)
-            sync_folder(self._whole)
-            rename_to_new(self._whole, self.target)
-            sync_folder(os.path.dirname(self.target))
-            self.clean()
+        if self._may_be_published and is_committed(receipts):
+            return False
+        check_new_folder(self.target, "shards need a")
+        require_all(self._plan, receipts)
+        self._name_shards(receipts)
+        if finish is not None:
+            finish(self._whole, receipts)
+        sync_folder(self._whole)
+        rename_to_new(self._whole, self.target)
+        sync_folder(os.path.dirname(self.target))
         return True
 
     @property
@@ -203,7 +218,7 @@ class WorkFolder:
 
     def clean(self) -> None:
         """Remove this folder, and those of cancelled plans for the same target."""
-        remove_leftovers(self.target, self._plan.DOING)
+        remove_leftovers(self.target)
         self.discard()
 
     @contextlib.contextmanager
@@ -243,10 +258,9 @@ class WorkFolder:
         if not self.exists:
             committed = is_committed({})
             missing = [] if committed else list(range(tasks))
-            litter = leftovers(self.target, self._plan.DOING)
-            return Status(tasks, missing, committed, litter)
+            return Status(tasks, missing, committed, leftovers(self.target))
         receipts = self.receipts() if self._has_attempts else {}
-        others = [path for path in leftovers(self.target, self._plan.DOING) if path != self.path]
+        others = [path for path in leftovers(self.target) if path != self.path]
         if self._may_be_published and is_committed(receipts):  # killed while it cleaned up
             return Status(tasks, [], True, [*others, self.path])
         missing = [number for number in range(tasks) if number not in receipts]
@@ -267,31 +281,39 @@ def _listed(folder: str) -> list[str]:
         return []
 
 
-def leftovers(target: str, doing: str) -> list[str]:
+def leftovers(target: str) -> list[str]:
     """Return the work folders of all plans for a target."""
     folder, name = os.path.split(target)
-    pattern = re.compile(rf"\.{re.escape(name)}\.[0-9a-f]{{{2 * KEY_BYTES}}}\.{doing}")
-    with os.scandir(folder) as entries:
-        return sorted(
-            entry.path for entry in entries
-            if pattern.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False)
-            and entry.stat(follow_symlinks=False).st_uid == os.geteuid()
-        )  # fmt: skip
+    ending = rf"[0-9a-f]{{{2 * KEY_BYTES}}}\.(?:{PackPlan.DOING}|{WritePlan.DOING})"
+    pattern = re.compile(rf"\.{re.escape(name)}\.{ending}")
+    try:
+        with os.scandir(folder) as entries:
+            return sorted(
+                entry.path for entry in entries
+                if pattern.fullmatch(entry.name) and _is_own_folder(entry)
+            )  # fmt: skip
+    except PermissionError:  # the user may write to the folder but not read it
+        return []
 
 
-def remove_leftovers(target: str, doing: str) -> None:
+def _is_own_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        found = entry.stat(follow_symlinks=False)
+    except FileNotFoundError:  # another commit has just removed it
+        return False
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
+
+
+def remove_leftovers(target: str) -> None:
     """Remove the work folders of all plans for a target that has just been published."""
-    for path in leftovers(target, doing):
+    for path in leftovers(target):
         with contextlib.suppress(OSError):
             remove_tree(path)
 
 
 def size_of(path: str) -> int:
-    """Return the size of a file, or of the files in a folder; -1 if it does not exist."""
-    try:
-        if not os.path.isdir(path):
-            return os.stat(path).st_size
-        with os.scandir(path) as entries:
-            return sum(entry.stat().st_size for entry in entries)
-    except FileNotFoundError:
-        return -1
+    """Return the size of a shard: a file, or a folder of files."""
+    if not os.path.isdir(path):
+        return os.stat(path).st_size
+    with os.scandir(path) as entries:
+        return sum(entry.stat().st_size for entry in entries)

@@ -47,21 +47,18 @@ from ffrecord.plan.receipts import (
     require_all,
     wrong_shard,
 )
+from ffrecord.plan.requests import LONGEST_RECEIPT, Requests
 from ffrecord.plan.values import Plan
-from ffrecord.remote import loop, sending
 from ffrecord.remote.answers import Place
-from ffrecord.remote.files import MARKER, Access, located
+from ffrecord.remote.files import MARKER, located
 from ffrecord.remote.options import RemoteOptions
 from ffrecord.remote.sending import Sent
 from ffrecord.remote.target import files_inside, refuse_protocol
-from ffrecord.remote.trouble import Span
 from ffrecord.remote.uploads import Record
 
-LONGEST_RECEIPT = 1 << 30
 TRIES = 5
 """Times that a task puts a shard. A try fails only if another process puts the same object."""
 
-AT_ONCE = 1000  # objects that are asked for together; the link limits the requests in flight
 _NOBODY = ""  # key in the marker of a plan that is being discarded
 _OURS = re.compile(
     rf"{PART_NAME.pattern}|{re.escape(INDEX_NAME)}|\d{{6,}}/[^/]+|(.+/)?\.[^/]+\.uploading"
@@ -90,15 +87,14 @@ class WorkPrefix:
         url, options = located(plan.target, remote)
         refuse_protocol(url, options.fs)
         self._plan = plan
-        self._access = Access(options)
-        self._link = self._access.link
-        self._target = self._access.place(url.rstrip("/"))
+        self._requests = Requests(options)
+        self._target = self._requests.place(url.rstrip("/"))
         self.target = self._target.shown
         above, slash, name = url.rstrip("/").rpartition("/")
         if not name or not self._target.key.strip("/"):
             raise UrlError(f"{self.target}: is a whole bucket; name a folder in it")
         self._works = f"{above}{slash}.{name}.work"
-        self._work = self._access.place(self.inside(""))
+        self._work = self._requests.place(self.inside(""))
         self._remote = remote
 
     @property
@@ -121,13 +117,13 @@ class WorkPrefix:
             FileExistsError: the target has objects that no plan is writing.
         """
         owner = self._owner()
-        if owner is None and self._objects(self._target):
+        if owner is None and self._objects():
             what = "already has objects, and nothing is added to them; choose another name"
             raise FileExistsError(errno.EEXIST, what, self.target)
         return owner
 
     def _owner(self) -> str | None:
-        text = self._read(self._target.inside(MARKER))
+        text = self._requests.read(self._target.inside(MARKER))
         if text is None:
             return None
         try:
@@ -136,7 +132,7 @@ class WorkPrefix:
             return _NOBODY
 
     def _mark(self, key: str, *, new: bool) -> None:
-        self._put(self._target, MARKER, {"plan": key}, new=new)
+        self._requests.put(self._target, MARKER, {"plan": key}, new=new)
 
     def _require_own(self) -> None:
         """Raise PlanError unless this plan still owns the target."""
@@ -156,29 +152,33 @@ class WorkPrefix:
 
     @contextlib.contextmanager
     def new_file(self, name: str) -> Iterator[str]:
-        with self._record(self._work) as record:
+        with self._requests.record(self._work) as record:
             path = os.path.join(record.staging, name)
             yield path
             record.plan([name], None)
-            self._send(record, [Sent(name, self._work.inside(name), path)])
+            self._requests.send(record, [Sent(name, self._work.inside(name), path)])
 
     def discard(self) -> None:
         with contextlib.suppress(FFRecordError, OSError):
             if self._owner() == self._plan.key:
                 self._mark(_NOBODY, new=False)  # from now on, tasks put nothing
-                loop.wait(sending.abort_inside(self._link, self._target))
-                names = [name for name in self._objects(self._target) if _OURS.fullmatch(name)]
-                self._remove(self._target, names)
-                self._remove(self._target, [MARKER])
-                if not self._objects(self._target):
-                    self._remove_folders(self._target)
+                self._requests.abort_inside(self._target)
+                names = [name for name in self._objects() if _OURS.fullmatch(name)]
+                self._requests.remove(self._target, names)
+                self._requests.remove(self._target, [MARKER])
+                if not self._objects():
+                    self._requests.remove_folders(self._target)
             self._remove_works([self._plan.key])
+
+    def _objects(self) -> dict[str, int]:
+        """Return the size of every object in the target."""
+        return self._requests.objects(self._target)
 
     # ---- tasks -----------------------------------------------------------------------------
 
-    def run(self, number: int, write: Callable[[str], Receipt]) -> Receipt:
+    def run(self, number: int, write: Callable[[str], Receipt], *, reuse: bool = True) -> Receipt:
         self._require_own()
-        if (found := self._receipt(number)) is not None:
+        if reuse and (found := self._receipt(number)) is not None:
             return found
         try:
             receipt = self._write(number, write)
@@ -197,7 +197,7 @@ class WorkPrefix:
 
     def _write(self, number: int, write: Callable[[str], Receipt]) -> Receipt:
         """Put the shard of a task; return its receipt."""
-        with self._record() as record:
+        with self._requests.record(self._target) as record:
             name = self._plan.shard_name(number)
             path = os.path.join(record.staging, name)
             receipt = write(path)
@@ -212,15 +212,13 @@ class WorkPrefix:
         """Put a file of a shard, unless the target has it. See the rules above."""
         place = self._target.inside(name)
         for tries_left in reversed(range(TRIES)):
-            found = loop.wait(sending.version(self._link, place))
-            if found is not None and loop.wait(sending.same(place, found, path)):
+            found = self._requests.version(place)
+            if found is not None and self._requests.is_same(place, found, path):
                 return
             self._require_own()
             try:
-                loop.wait(sending.send(
-                    self._link, [Sent(name, place, path)], record, _ignore, new=found is None,
-                    over=found,
-                ))  # fmt: skip
+                files = [Sent(name, place, path)]
+                self._requests.send(record, files, new=found is None, over=found)
                 return
             except (FileExistsError, ChangedError):
                 if not tries_left:
@@ -230,7 +228,7 @@ class WorkPrefix:
         """Put the receipt of a task; return it, or the one of another attempt that was earlier."""
         name = _receipt_name(receipt.task)
         try:
-            self._put(self._work, name, asdict(receipt), new=True)
+            self._requests.put(self._work, name, asdict(receipt), new=True)
         except FileExistsError:
             receipt = self._receipt(receipt.task) or receipt
         if self._owner() != self._plan.key:  # nobody will read the receipt, or remove it
@@ -244,7 +242,7 @@ class WorkPrefix:
     def _receipts_of(self, tasks: list[int]) -> dict[int, Receipt]:
         """Return the receipts of these tasks that are there."""
         found = [self._work.inside(_receipt_name(task)) for task in tasks]
-        texts = self._together(found, lambda place: self._text(place, LONGEST_RECEIPT))
+        texts = self._requests.read_all([(place, LONGEST_RECEIPT) for place in found])
         receipts = [
             _parsed(text, place.shown) for place, text in zip(found, texts, strict=True)
             if text is not None
@@ -252,7 +250,7 @@ class WorkPrefix:
         return {receipt.task: receipt for receipt in receipts}
 
     def _receipt_numbers(self) -> list[int]:
-        names = self._objects(self._work.inside("receipts"))
+        names = self._requests.objects(self._work.inside("receipts"))
         return sorted(int(name) for name in names if re.fullmatch(r"\d+", name, re.ASCII))
 
     def _receipt_place(self, number: int) -> Place:
@@ -260,7 +258,7 @@ class WorkPrefix:
 
     def _receipt(self, number: int) -> Receipt | None:
         place = self._receipt_place(number)
-        text = self._read(place)
+        text = self._requests.read(place)
         return None if text is None else _parsed(text, place.shown)
 
     # ---- the commit ------------------------------------------------------------------------
@@ -268,6 +266,7 @@ class WorkPrefix:
     def commit(
         self, is_committed: Callable[[Mapping[int, Receipt]], bool],
         finish: Callable[[str, Mapping[int, Receipt]], None] | None = None,
+        receipts: Mapping[int, Receipt] | None = None,
     ) -> bool:  # fmt: skip
         """Compare the shards with their receipts, put the index, and remove the marker.
 
@@ -276,7 +275,7 @@ class WorkPrefix:
         if self._is_published(is_committed):
             return False
         try:
-            self._publish(finish)
+            self._publish(finish, self.receipts() if receipts is None else receipts)
         except (PlanError, FileNotFoundError):  # another commit may have ended since
             if not self._is_published(is_committed):
                 raise
@@ -294,27 +293,26 @@ class WorkPrefix:
         self._remove_works()
         return True
 
-    def _publish(self, finish: Callable[[str, Mapping[int, Receipt]], None] | None) -> None:
-        receipts = self.receipts()
+    def _publish(
+        self, finish: Callable[[str, Mapping[int, Receipt]], None] | None,
+        receipts: Mapping[int, Receipt],
+    ) -> None:  # fmt: skip
         require_all(self._plan, receipts)
-        loop.wait(sending.abort_inside(self._link, self._target))
-        there = self._objects(self._target)
+        self._requests.abort_inside(self._target)
+        there = self._objects()
         due = self._compare(receipts, there)
-        strays = self._strays(there, due)
-        self._remove(self._target, strays)
-        with self._record() as record:
+        self._requests.remove(self._target, self._strays(there, due))
+        with self._requests.record(self._target) as record:
             folder = os.path.join(record.staging, "index")
             os.mkdir(folder)
             if finish is not None:
                 finish(folder, receipts)
             names = files_inside(folder)
             record.plan(names, None)
-            self._send(
-                record,
-                [Sent(each, self._target.inside(each), f"{folder}/{each}") for each in names],
-            )
+            files = [Sent(each, self._target.inside(each), f"{folder}/{each}") for each in names]
+            self._requests.send(record, files)
         self._require_own()
-        self._remove(self._target, [MARKER])
+        self._requests.remove(self._target, [MARKER])
 
     def _compare(self, receipts: Mapping[int, Receipt], there: Mapping[str, int]) -> set[str]:
         """Return the names of all objects of the shards, after comparing them with the receipts."""
@@ -327,8 +325,8 @@ class WorkPrefix:
         for name, (number, facts) in due.items():
             if there.get(name) != facts[0]:
                 raise self._wrong(number)
-        begins = self._together(
-            names, lambda name: self._text(self._target.inside(name), compared(there[name]))
+        begins = self._requests.read_all(
+            [(self._target.inside(name), compared(there[name])) for name in names]
         )
         for name, text in zip(names, begins, strict=True):
             number, facts = due[name]
@@ -361,7 +359,7 @@ class WorkPrefix:
         names = tuple(self._plan.shard_name(number) for number in range(tasks))
         shards = {*names, MARKER}
         strays = sorted(
-            f"{self.target}/{name}" for name in self._objects(self._target)
+            f"{self.target}/{name}" for name in self._objects()
             if name.partition("/")[0] not in shards
         )  # fmt: skip
         works.discard(self._plan.key)
@@ -371,79 +369,26 @@ class WorkPrefix:
 
     def _listed_works(self) -> set[str]:
         """Return the keys of all plans for this target that left objects."""
-        found = self._objects(self._access.place(self._works))
+        found = self._requests.objects(self._requests.place(self._works))
         return {name.partition("/")[0] for name in found}
 
     def _shown_works(self, keys: Iterable[str]) -> list[str]:
-        top = self._access.place(self._works).shown
+        top = self._requests.place(self._works).shown
         return [f"{top}/{key}" for key in sorted(keys)]
 
     def _remove_works(self, keys: Iterable[str] | None = None) -> None:
         """Remove the work prefixes of these plans, or of all plans for this target."""
-        top = self._access.place(self._works)
+        requests = self._requests
+        top = requests.place(self._works)
         if keys is None:
-            loop.wait(sending.abort_inside(self._link, top))
+            requests.abort_inside(top)
         for key in self._listed_works() if keys is None else keys:
             folder = top.inside(key)
-            loop.wait(sending.abort_inside(self._link, folder))
-            self._remove(folder, list(self._objects(folder)))
-            self._remove_folders(folder)
-        if not self._objects(top):
-            self._remove_folders(top)
-
-    # ---- requests --------------------------------------------------------------------------
-
-    @contextlib.contextmanager
-    def _record(self, place: Place | None = None) -> Iterator[Record]:
-        """Yield the record of an upload into a folder, and a local folder for its files."""
-        place = place or self._target
-        record = Record(place.shown.rstrip("/"), *place.store.address(place.key))
-        try:
-            yield record
-        finally:
-            record.end()
-
-    def _objects(self, folder: Place) -> dict[str, int]:
-        return loop.wait(sending.objects(self._link, folder))
-
-    def _put(self, folder: Place, name: str, content: object, *, new: bool) -> None:
-        """Put an object of JSON into a folder."""
-        with self._record(folder) as record:
-            path = os.path.join(record.staging, "content")
-            with open(path, "wb") as file:
-                file.write(json.dumps(content).encode())
-            record.plan([name], None)
-            self._send(record, [Sent(name, folder.inside(name), path)], new=new)
-
-    def _send(self, record: Record, files: list[Sent], *, new: bool = False) -> None:
-        loop.wait(sending.send(self._link, files, record, _ignore, new=new))
-
-    def _read(self, place: Place) -> bytes | None:
-        return loop.wait(self._text(place, LONGEST_RECEIPT))
-
-    async def _text(self, place: Place, most: int) -> bytes | None:
-        """Return up to `most` bytes of an object; None if there is no such object."""
-        if not most:
-            return b""
-        try:
-            answer = await self._link.get(place, Span(0, most), None, opening=True)
-        except FileNotFoundError:
-            return None
-        return bytes(memoryview(answer.body))
-
-    def _together(self, items: list[Any], ask: Callable[[Any], Any]) -> list[Any]:
-        """Return the answers about all items."""
-        found = []
-        for at in range(0, len(items), AT_ONCE):
-            found += loop.wait(loop.together(*map(ask, items[at : at + AT_ONCE])))
-        return found
-
-    def _remove(self, folder: Place, names: Iterable[str]) -> None:
-        places = [folder.inside(name) for name in names]
-        loop.wait(sending.remove(self._link, places))
-
-    def _remove_folders(self, folder: Place) -> None:
-        loop.wait(self._link.write(folder, lambda: folder.store.remove_folders(folder.key)))
+            requests.abort_inside(folder)
+            requests.remove(folder, requests.objects(folder))
+            requests.remove_folders(folder)
+        if not requests.objects(top):
+            requests.remove_folders(top)
 
 
 def _receipt_name(task: int) -> str:
@@ -452,10 +397,6 @@ def _receipt_name(task: int) -> str:
 
 def _joined(shard: str, file: str) -> str:
     return f"{shard}/{file}" if file else shard
-
-
-def _ignore(size: int) -> None:
-    """Take the progress of an upload: tasks tell theirs with a receipt."""
 
 
 def _parsed(text: bytes, shown: str) -> Receipt:

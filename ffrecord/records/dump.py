@@ -20,7 +20,7 @@ from ffrecord.atomic.folder import NewFolder, check_new_folder
 from ffrecord.disk.libc import die_with_parent
 from ffrecord.errors import FFRecordError
 from ffrecord.format.records import part_name
-from ffrecord.plan.executors import wait
+from ffrecord.plan.executors import submitted, wait
 from ffrecord.progress import bar, sending_bar
 from ffrecord.records.opening import refuse_remote_options
 from ffrecord.records.writer import FileWriter
@@ -215,15 +215,14 @@ def _write_all(
     executor: Executor | None,
 ) -> None:
     if executor is not None:
-        futures = [executor.submit(_write, dataset, part, verbose) for part in parts]
-        wait(futures)
+        wait(submitted(executor, _write, ((dataset, part, verbose) for part in parts)))
         return
     workers = min(max_workers or MOST_WORKERS, len(parts))
     has_server = multiprocessing.get_start_method() == "forkserver"
     # Forked workers inherit the arguments of the initializer, so the dataset is not pickled.
     adopted = (dataset, None if has_server else os.getpid())
     with ProcessPoolExecutor(workers, initializer=_adopt, initargs=adopted) as pool:
-        wait([pool.submit(_write_adopted, part, verbose) for part in parts])
+        wait(submitted(pool, _write_adopted, ((part, verbose) for part in parts)))
 
 
 _dataset: Indexable | None = None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
 import os
 import shutil
@@ -19,17 +21,22 @@ from ffrecord import (
     ChangedError,
     ChangedWarning,
     FFRecordError,
+    FileReader,
     PackedFolder,
     PlanError,
+    ShardedDatasetReader,
     SkippedWarning,
     pack_folder,
+    write_dataset,
 )
-from ffrecord.archive import planned
+from ffrecord.archive import planned, scan_parts
 from ffrecord.archive.pack import PackProgress, plan_pack
+from ffrecord.convert import convert
+from ffrecord.dataset.planned import begin_plan
 from ffrecord.plan.values import PackPlan
 from ffrecord.plan.work import Status
 from ffrecord.plan.work_folder import WorkFolder
-from tests.support import kills, trees
+from tests.support import handmade, kills, trees
 from tests.support.commands import in_a_shell
 from tests.support.executors import EXECUTORS, files_in
 from tests.support.packing import require_valid
@@ -159,6 +166,21 @@ def test_followed_symlinks_are_packed_as_by_one_process(middle: Path, tmp_path: 
     assert files_in(tmp_path / "one") == files_in(tmp_path / "tasks")
 
 
+def test_names_with_odd_bytes_survive_the_plan(tmp_path: Path) -> None:
+    odd = os.fsdecode(b" \xff\n(.*)")
+    tree = trees.plain_tree(
+        tmp_path / f"tree{odd}", {f"{odd}/{k}{odd}": b"%d" % k for k in range(4)}
+    )
+    plan_pack(tree, tmp_path / f"tasks{odd}", 1).save(tmp_path / "plan.json")
+    plan = PackPlan.load(tmp_path / "plan.json")
+    run(plan)
+    assert planned.status(plan).litter == []
+    planned.commit(plan)
+    pack_folder(tree, tmp_path / "one", shard_size=1)
+    assert files_in(tmp_path / f"tasks{odd}") == files_in(tmp_path / "one")
+    assert litter(tmp_path / f"tasks{odd}") == []
+
+
 def test_the_target_and_its_leftovers_are_not_packed_into_it(middle: Path) -> None:
     cancelled = plan_pack(middle, middle / "0" / "shards", SIZE)
     run(cancelled, 0)
@@ -204,6 +226,20 @@ def test_an_error_in_the_walk_names_the_file_and_leaves_nothing(
     with EXECUTORS[kind]() as executor, pytest.raises(OSError, match="leads to a folder") as caught:
         pack_folder(middle, tmp_path / "x", shard_size=SIZE, dereference=True, executor=executor)
     assert caught.value.filename == str(middle / "0" / "loop")
+    assert os.listdir(tmp_path) == ["middle"]
+
+
+def end_worker(task: Any) -> Any:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_worker_that_is_killed_in_the_walk_is_an_error_that_names_the_folder(
+    middle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scan_parts, "list_folders", end_worker)
+    killed = pytest.raises(FFRecordError, match="middle: a worker of the executor ended early")
+    with ProcessPoolExecutor(2) as executor, killed:
+        pack_folder(middle, tmp_path / "x", shard_size=SIZE, executor=executor)
     assert os.listdir(tmp_path) == ["middle"]
 
 
@@ -273,12 +309,21 @@ def end_once(flag: Path, task: planned.PackTask, path: str) -> Any:
 write_shard = planned._write_shard
 
 
+def call_and_end_once(flag: Path, function: Callable[..., Any], *arguments: Any) -> Any:
+    planned._write_shard = partial(end_once, flag)
+    return function(*arguments)
+
+
+@pytest.mark.parametrize("kind", ["processes", "loky"])
 def test_a_killed_worker_leaves_nothing_and_the_next_run_has_the_same_bytes(
-    middle: Path, expected: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(planned, "_write_shard", partial(end_once, tmp_path / "flag"))
+    kind: str, middle: Path, expected: dict[str, bytes], tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
     for is_last in (False, True):
-        with ProcessPoolExecutor(2) as executor:  # forked: it inherits the patch
+        with EXECUTORS[kind]() as executor:
+            submit: Callable[..., Any] = executor.submit
+            call = partial(submit, call_and_end_once, tmp_path / "flag")
+            monkeypatch.setattr(executor, "submit", call)
             if is_last:
                 pack_folder(middle, tmp_path / "shards", shard_size=SIZE, executor=executor)
             else:
@@ -382,6 +427,27 @@ def test_an_attempt_that_ends_after_the_commit_does_not_reach_the_target(
     assert sorted(os.listdir(tmp_path)) == ["middle", "shards"]
 
 
+def test_an_old_listing_of_the_work_folder_loses_no_task(
+    middle: Path, expected: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A network disk may list a folder as it was half a minute ago."""
+    listdir = os.listdir
+    monkeypatch.setattr(
+        os, "listdir", lambda path=".": [] if ".out." in str(path) else listdir(path)
+    )
+    with ThreadPoolExecutor(2) as executor:
+        pack_folder(middle, tmp_path / "out", shard_size=SIZE, executor=executor)
+        assert files_in(tmp_path / "out") == expected
+        shutil.rmtree(tmp_path / "out")
+        write_dataset(tmp_path / "out", [{"x": 1}] * 9, shardlen=2, executor=executor)
+        assert len(ShardedDatasetReader(tmp_path / "out")) == 9
+        shutil.rmtree(tmp_path / "out")
+        sources = [handmade.write_records(tmp_path / f"{k}.ffr", [b"1"]) for k in range(3)]
+        convert(sources, tmp_path / "out", target_format="records", shard_per_source=True,
+                executor=executor)  # fmt: skip
+    assert FileReader(tmp_path / "out").n == 3
+
+
 # ---- the commit --------------------------------------------------------------------------------
 
 
@@ -420,10 +486,37 @@ def test_a_commit_removes_what_cancelled_jobs_left(
         run(plan, 1)
 
 
+@pytest.mark.parametrize("trouble", [FileNotFoundError, PermissionError])
+def test_a_commit_that_cannot_look_for_other_plans_is_no_failure(
+    trouble: type[OSError], plan: PackPlan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another commit removes a work folder at the same time; or the folder cannot be listed."""
+    run(plan)
+    scandir = os.scandir
+    other = tmp_path / ".shards.00000000.packing"
+
+    def failing(path: Any) -> Any:
+        if path != str(tmp_path):
+            return scandir(path)
+        if trouble is PermissionError:
+            raise PermissionError(errno.EACCES, "", path)
+        other.mkdir()
+        with scandir(path) as entries:
+            found = list(entries)
+        other.rmdir()
+        return contextlib.nullcontext(found)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "scandir", failing)
+        planned.commit(plan)
+    assert sorted(os.listdir(tmp_path)) == ["middle", "shards"]
+
+
 def test_packing_in_one_process_removes_what_cancelled_jobs_left(
     plan: PackPlan, middle: Path, expected: dict[str, bytes], tmp_path: Path
 ) -> None:
     run(plan, 0)
+    begin_plan(str(tmp_path / "shards"), 5, {"x": "int"}, 2)  # a cancelled job of another kind
     pack_folder(middle, tmp_path / "shards", shard_size=SIZE)
     assert sorted(os.listdir(tmp_path)) == ["middle", "shards"]
     assert files_in(tmp_path / "shards") == expected

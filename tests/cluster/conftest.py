@@ -24,6 +24,7 @@ os.environ.update({
     "RAY_USAGE_STATS_ENABLED": "0",
     # Without "clusters", Ray takes 127.0.0.1 as the address of this machine.
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+    "RAY_worker_niceness": "0",  # otherwise other programs let Ray's workers wait, with 15
     "RAY_DATA_LOG_LEVEL": "WARNING",  # otherwise a failed test shows thousands of lines
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # otherwise Ray warns about its next version
 })  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -34,6 +35,7 @@ from ffrecord import (
 from ffrecord.archive import planned
 from ffrecord.archive.pack import plan_pack
 from ffrecord.cluster import dask as adapter
+from ffrecord.cluster import writing
 from ffrecord.cluster.dask import Columns
 from ffrecord.convert import convert
 from ffrecord.plan.work import Receipt
@@ -128,6 +130,27 @@ def test_its_executor_writes_and_converts_the_bytes_of_one_process(
     convert([records, records], tmp_path / "tasks", executor=client.get_executor(), **options)
     assert files_in(tmp_path / "tasks") == files_in(tmp_path / "one")
     assert sorted(os.listdir(tmp_path)) == ["one", "points", "tasks"]
+
+
+def test_a_folder_that_is_packed_again_is_listed_again(
+    client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Dask gives equal calls one result while anything holds a future, as a notebook may."""
+    tree = trees.plain_tree(tmp_path / "tree", {"a/1": b"1", "b/2": b"2"})
+    executor, kept = client.get_executor(), list[Any]()
+    submit = executor.submit
+
+    def keep(*call: Any) -> Any:
+        kept.append(submit(*call))
+        return kept[-1]
+
+    monkeypatch.setattr(executor, "submit", keep)
+    for count in (2, 3):
+        pack_folder(tree, tmp_path / "shards", shard_size=1, executor=executor)
+        with PackedFolder(tmp_path / "shards") as folder:
+            assert len(folder) == count
+        shutil.rmtree(tmp_path / "shards")
+        (tree / "a" / "3").write_bytes(b"3")
 
 
 def die_in_shard(number: int) -> None:
@@ -407,7 +430,18 @@ def test_values_of_several_types_are_refused(client: Client, tmp_path: Path) -> 
     bag = dask.bag.from_sequence([{"x": 1}, {"x": "one"}], npartitions=1)
     with pytest.raises(ConversionError, match="the values of 'x' do not fit into one column"):
         adapter.write_dataset(bag, tmp_path / "out", {"x": "int"})
+    with dask.config.set({"dataframe.convert-string": False}):
+        frame = dask.dataframe.from_pandas(pd.DataFrame({"x": [1, b"one"]}), npartitions=1)
+    with pytest.raises(ConversionError, match=r"do not fit into one column .* column x"):
+        adapter.write_dataset(frame, tmp_path / "out", {"x": "int"})
     assert os.listdir(tmp_path) == []
+
+
+def test_an_error_about_values_does_not_show_the_password_of_a_url() -> None:
+    sink = writing.records_sink("sftp://user:SECRET@host/out", "x")
+    with pytest.raises(ConversionError, match="sftp://host/out: the values of 'x'") as caught:
+        adapter._write_part(sink, 0, [{"x": 1}, {"x": "one"}], {"x": None})
+    assert "SECRET" not in str(caught.value)
 
 
 def fail_late(number: int) -> bytes:

@@ -33,7 +33,9 @@ from ffrecord import (
 from ffrecord.archive import planned
 from ffrecord.archive.pack import plan_pack
 from ffrecord.cluster import ray as with_ray
+from ffrecord.cluster import reading, writing
 from ffrecord.cluster.ray import RayExecutor
+from ffrecord.plan.work import Receipt
 from tests.cluster.conftest import FILES, SHARD_SIZE
 from tests.support import trees
 from tests.support.executors import files_in
@@ -139,6 +141,10 @@ def test_what_is_read_and_written_again_is_the_same(
     assert found(tmp_path / "again") == found(top / name)
     assert (report.rows, report.target) == (ROWS, str(tmp_path / "again"))
     assert os.listdir(tmp_path) == ["again"]
+    sink = getattr(writing, f"{kind}_sink")(tmp_path / "alone").begin()
+    tasks = enumerate(getattr(reading, kind)(top / name).tasks(5))
+    sink.commit([sink.write(number, task.batches()) for number, task in tasks])
+    assert files_in(tmp_path / "again") == files_in(tmp_path / "alone")
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -198,6 +204,15 @@ def test_columns_and_rows_that_are_left_out_are_not_read(
     )
     words = with_ray.read_dataset(top / "dataset").select_columns(["words"])
     assert words.schema().names == ["words"]
+
+
+def test_a_read_without_contents_has_tasks_enough(
+    cluster: Cluster, top: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each task has the paths of its files, so no task must have all of them."""
+    monkeypatch.setattr("ffrecord.cluster.folder.TASK_FILES", ROWS // 5)
+    assert with_ray._task_count(reading.folder(top / "packed", columns=["path"])) == 5
+    assert with_ray._task_count(reading.folder(top / "packed", "no/*")) == 1
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -321,17 +336,43 @@ def test_the_executor_packs_the_bytes_of_one_process(
     assert sorted(os.listdir(tmp_path)) == ["d", "d-alone", "ray"]
 
 
-def test_tasks_that_run_twice_at_once_change_nothing(
+def pack_with_another(fifo: Path, waits: bool, task: planned.PackTask) -> Receipt:
+    """Run a task of a plan; in the middle, meet the other call that runs it."""
+    write_shard = planned._write_shard
+
+    def write(task: planned.PackTask, path: str) -> Receipt:
+        receipt = write_shard(task, path)
+        if waits:
+            fifo.read_bytes()
+        else:
+            fifo.write_bytes(b"")
+        return receipt
+
+    planned._write_shard = write
+    try:
+        return planned.run_task(task)
+    finally:
+        planned._write_shard = write_shard
+
+
+def test_a_task_that_runs_twice_at_once_changes_nothing(
     cluster: Cluster, top: Path, tmp_path: Path
 ) -> None:
     plan = plan_pack(top / "tree", tmp_path / "packed", 1_000_000)
-    with RayExecutor(num_cpus=0.5) as executor:
-        twice = [planned.task_of(plan, number // 2) for number in range(2 * len(plan.parts))]
-        list(executor.map(planned.run_task, twice))
+    tasks = [planned.task_of(plan, number) for number in range(len(plan.parts))]
+    os.mkfifo(tmp_path / "fifo")
+    with RayExecutor() as executor:
+        both = [
+            executor.submit(pack_with_another, tmp_path / "fifo", waits, tasks[1])
+            for waits in (True, False)
+        ]
+        one, two = (each.result(PATIENCE) for each in both)
+        assert one.attempt != two.attempt
+        list(executor.map(planned.run_task, tasks))
     planned.commit(plan)
     pack_folder(top / "tree", tmp_path / "alone", shard_size=1_000_000)
     assert files_in(tmp_path / "packed") == files_in(tmp_path / "alone")
-    assert sorted(os.listdir(tmp_path)) == ["alone", "packed"]
+    assert sorted(os.listdir(tmp_path)) == ["alone", "fifo", "packed"]
 
 
 def _end(number: int) -> None:

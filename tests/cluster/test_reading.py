@@ -31,6 +31,7 @@ from ffrecord import (
     write_dataset,
 )
 from ffrecord.cluster import content, reading, source
+from ffrecord.cluster.folder import FolderSource
 from ffrecord.cluster.reading import Source
 from ffrecord.dataset import decoders
 from ffrecord.records.blocks import PendingBlock
@@ -463,6 +464,13 @@ def test_shards_with_different_specs_are_an_error(copy: Path) -> None:
 
 
 # ---- URLs --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("listed", [True, False])
+def test_the_name_of_a_folder_has_no_password(listed: bool) -> None:
+    url = "sftp://user:SECRET@host/photos.ffr"
+    source = FolderSource([url] if listed else url, {}, "**", "")
+    assert source.name == "sftp://host/photos.ffr"
 
 
 @pytest.fixture

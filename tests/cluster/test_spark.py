@@ -10,7 +10,7 @@ import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
+from concurrent.futures import BrokenExecutor, Future
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ from pyspark.sql.types import (
 
 from ffrecord import (
     DatasetWriter,
+    FFRecordError,
     FileReader,
     FileWriter,
     MissingPackageError,
@@ -142,6 +143,23 @@ def test_an_error_of_a_call_is_the_error_of_its_future(
         with pytest.raises(OSError, match="leads to a folder") as caught:
             pack_folder(tree, tmp_path / "x", shard_size=1, dereference=True, executor=executor)
     assert caught.value.filename == str(tree / "loop")
+    assert os.listdir(tmp_path) == ["tree"]
+
+
+def end_worker(task: Any) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_worker_that_is_killed_each_time_is_an_error_that_leaves_nothing(
+    session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree = trees.plain_tree(tmp_path / "tree", {"file": b"content"})
+    monkeypatch.setattr(planned, "run_task", end_worker)
+    with SparkExecutor(session) as executor:
+        with pytest.raises(BrokenExecutor, match="Spark could not run a task"):
+            executor.submit(end_worker, None).result()
+        with pytest.raises(FFRecordError, match="a worker of the executor ended early"):
+            pack_folder(tree, tmp_path / "x", shard_size=1, executor=executor)
     assert os.listdir(tmp_path) == ["tree"]
 
 

@@ -99,8 +99,8 @@ def found(kind: str, target: Path | str, **remote: Any) -> Any:
         }  # fmt: skip
 
 
-def due(kind: str) -> Any:
-    table = rows(range(ROWS)).to_pylist()
+def due(kind: str, count: int = ROWS) -> Any:
+    table = rows(range(count)).to_pylist()
     if kind == "records":
         return [row["content"] for row in table]
     if kind == "dataset":
@@ -259,6 +259,51 @@ def test_a_task_that_runs_twice_at_once_changes_nothing(
     assert os.listdir(tmp_path) == ["target"]
 
 
+def test_a_task_that_is_repeated_with_other_rows_has_the_rows_of_the_attempt_that_counts(
+    kind: str, tmp_path: Path
+) -> None:
+    """Its first attempt left a receipt, but was lost with its worker. Then rows moved on."""
+    begun = sink(kind, tmp_path / "target").begin()
+    begun.write(0, [rows(range(4))])
+    begun.commit([begun.write(0, [rows(range(2))]), begun.write(1, [rows(range(2, 4))])])
+    assert found(kind, tmp_path / "target") == due(kind, 4)
+
+
+def test_an_attempt_that_ends_after_the_commit_changes_nothing(
+    kind: str, expected: dict[str, bytes], tmp_path: Path
+) -> None:
+    """An engine gave a worker up, which is still alive and writing."""
+    begun = sink(kind, tmp_path / "target").begin()
+    writing_now, committed = threading.Event(), threading.Event()
+
+    def slow() -> Iterator[pa.Table]:
+        yield rows(range(5))
+        writing_now.set()
+        assert committed.wait(PATIENCE)
+        yield rows(range(5))
+
+    with ThreadPoolExecutor(1) as pool:
+        late = pool.submit(begun.write, 0, slow())
+        assert writing_now.wait(PATIENCE)
+        begun.commit(run(begun))
+        committed.set()
+        with pytest.raises(PlanError, match="the work folder of this plan is missing"):
+            late.result()
+    assert files_in(tmp_path / "target") == expected
+    assert os.listdir(tmp_path) == ["target"]
+
+
+def test_a_commit_removes_what_cancelled_jobs_left(
+    kind: str, expected: dict[str, bytes], tmp_path: Path
+) -> None:
+    run(sink(kind, tmp_path / "target").begin())
+    begun = sink(kind, tmp_path / "target").begin()
+    assert len(os.listdir(tmp_path)) == 2
+    begun.commit(run(begun))
+    assert files_in(tmp_path / "target") == expected
+    assert os.listdir(tmp_path) == ["target"]
+
+
 def test_a_killed_task_is_run_again(kind: str, expected: dict[str, bytes], tmp_path: Path) -> None:
     begun = sink(kind, tmp_path / "target").begin()
 
@@ -282,7 +327,10 @@ def _commit(begun: Sink, receipts: list[Receipt], _tell: object) -> None:
     begun.commit(receipts)
 
 
-def test_a_killed_commit_is_repeated(kind: str, expected: dict[str, bytes], tmp_path: Path) -> None:
+@pytest.mark.parametrize("count", [20, pytest.param(50, marks=pytest.mark.long)])
+def test_a_killed_commit_is_repeated(
+    count: int, kind: str, expected: dict[str, bytes], tmp_path: Path
+) -> None:
     """The target has nothing or everything, and the next commit completes it."""
 
     def prepared(name: str) -> tuple[Sink, list[Receipt]]:
@@ -291,7 +339,7 @@ def test_a_killed_commit_is_repeated(kind: str, expected: dict[str, bytes], tmp_
 
     begun, receipts = prepared("first")
     _, calls, _ = kills.run(partial(_commit, begun, receipts), None)
-    for number, point in enumerate(kills.points(calls, 20)):
+    for number, point in enumerate(kills.points(calls, count)):
         target = tmp_path / f"{number}"
         begun, receipts = prepared(target.name)
         kills.run(partial(_commit, begun, receipts), point)
@@ -501,7 +549,13 @@ def test_a_target_in_a_store_has_the_same_rows_and_shards(
 def test_a_task_that_is_repeated_with_other_rows_is_refused(
     kind: str, server: str, remote: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The second attempt puts its shard when the first has put its own, and leaves no receipt."""
+    """The second attempt puts its shard after the first, before or after that has a receipt."""
+    begun = sink(kind, "s3://bucket/top/out", **remote).begin()
+    begun.write(0, [rows(range(4))])
+    receipt = begun.write(0, [rows(range(5, 9))])
+    with pytest.raises(PlanError, match="is not the one of its receipt"):
+        begun.commit([receipt])
+    begun.abort()
     begun = sink(kind, "s3://bucket/top/out", **remote).begin()
     leave = WorkPrefix._leave
     others: list[Receipt] = []

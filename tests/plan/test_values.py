@@ -36,7 +36,8 @@ def test_a_plan_of_the_most_shards_is_small() -> None:
     [
         {"ffrecord": "writing"}, {"version": 2}, {"version": None}, {"target": "relative"},
         {"key": "../../x"}, {"key": 7}, {"folder": 7}, {"dereference": "yes"}, {"extra": 1},
-        {"align": "x"}, {"align": 7}, {"parts": None}, {"parts": {"first": [0]}},
+        {"align": 7}, {"align": "512"},
+        {"parts": None}, {"parts": {"first": [0]}},
         {"parts": {"first": [0], "count": [-1], "records": [0], "bytes": [0]}},
         {"parts": {"first": [0], "count": ["1"], "records": [0], "bytes": [0]}},
         {"parts": {"first": [0, 1], "count": [1], "records": [0], "bytes": [0]}},
