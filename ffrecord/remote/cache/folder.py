@@ -299,7 +299,10 @@ class CacheFolder:
         flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
         fd = os.open(self.file(name, MAP), flags)
         try:
-            return Kept(name, read_header(fd), os.fstat(fd).st_mtime)
+            header, found = read_header(fd), os.fstat(fd)
+            if found.st_size != header.length:
+                raise DamagedMapError("it has the wrong size")
+            return Kept(name, header, found.st_mtime)
         finally:
             os.close(fd)
 
