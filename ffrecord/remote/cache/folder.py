@@ -188,7 +188,7 @@ class CacheFolder:
         os.pwrite(self._fd, _COUNT.pack(_MAGIC, max(0, used)), 0)
 
     def _recount(self) -> int:
-        """Return the bytes on disk of all files, and remove parts that a kill has left behind."""
+        """Return the bytes on disk of all files, and remove what a kill or power cut has left."""
         total, maps, others = 0, set(), []
         for entry in self._entries():
             name, ending = os.path.splitext(entry.name)
@@ -201,6 +201,13 @@ class CacheFolder:
         for name, ending in others:
             if ending == NEW or name not in maps:
                 total -= self._remove(name + ending)
+        for name in maps:
+            try:
+                self.read(name)
+            except DamagedMapError:  # after a power cut; nobody would find the copy any more
+                total -= self.remove(name)
+            except (OSError, NotAMapError):
+                continue
         return total
 
     def _entries(self) -> Iterator[os.DirEntry[str]]:
