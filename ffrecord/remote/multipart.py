@@ -8,6 +8,7 @@ signed URLs for every operation of S3. S3 ignores parameters whose names begin w
 
 from __future__ import annotations
 
+import http.client
 import urllib.error
 import urllib.request
 from datetime import timedelta
@@ -51,7 +52,13 @@ class Unfinished:
     def _listed(self, prefix: str) -> list[tuple[str, str]]:
         """Return the keys and ids of unfinished uploads, as many as one page has."""
         query = f"uploads=&prefix={quote(prefix, safe='')}"
-        tree = ElementTree.fromstring(self._request("GET", self._bucket, query) or b"<none/>")
+        text = self._request("GET", self._bucket, query) or b"<none/>"
+        try:
+            tree = ElementTree.fromstring(text)
+        except (ElementTree.ParseError, LookupError, ValueError):
+            # A list that breaks off is worth another attempt. Other servers send a page of HTML.
+            kind = Kind.BUSY if b"ListMultipartUploadsResult" in text else Kind.OTHER
+            raise Trouble(kind, "the answer is not a list of unfinished uploads") from None
         found = []
         for upload in tree.iter():
             if upload.tag.rpartition("}")[2] == "Upload":
@@ -79,7 +86,7 @@ class Unfinished:
         except urllib.error.HTTPError as error:
             error.close()
             raise of_status(error.code) from None
-        except (OSError, ValueError):
+        except (OSError, ValueError, http.client.HTTPException):
             raise Trouble(Kind.CONNECT, "no connection to the server") from None
 
     def _signed(self, method: str, key: str, **options: Any) -> str:
