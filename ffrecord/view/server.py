@@ -127,6 +127,9 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(answers.of_error(403 if code != 408 else code, "not allowed"))
 
     def _handle(self) -> None:
+        if self.request_version == "HTTP/0.9":
+            self.send_error(HTTPStatus.HTTP_VERSION_NOT_SUPPORTED)  # it has no headers
+            return
         if not self._drop_body():
             return
         self._send(self._answer())
@@ -147,7 +150,8 @@ class _Handler(BaseHTTPRequestHandler):
     def _drop_body(self) -> bool:
         """Read and ignore a short body. Close the connection if there is a long one."""
         length = self.headers.get("Content-Length", "0")
-        if self.headers.get("Transfer-Encoding") or not length.isdecimal() or int(length) > 65536:
+        is_short = len(length) < 7 and length.isdecimal() and int(length) <= 65536
+        if self.headers.get("Transfer-Encoding") or not is_short:
             self.close_connection = True
             self._send(answers.of_error(403, "not allowed"))
             return False
