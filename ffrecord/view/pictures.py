@@ -9,7 +9,8 @@ from __future__ import annotations
 import io
 import threading
 import warnings
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -23,8 +24,13 @@ LARGE = 8_000_000  # pixels from which pictures are decoded one at a time
 LARGEST_PREVIEW = 2048  # pixels of the longer side of a converted picture
 SMALL_BYTES = 16 << 10  # of a picture that is its own thumbnail
 PASSED_ON = {"JPEG": "image/jpeg", "PNG": "image/png", "WEBP": "image/webp"}
+MOST_EXACT = 1e100  # larger numbers are divided before they are squared
 PLAIN = ("RGB", "L", "RGBA", "LA", "P")
 _one_at_a_time = threading.Lock()
+
+
+class TooLarge(ValueError):  # noqa: N818 - a reason, for people
+    """The picture has more pixels than are decoded here."""
 
 
 def size_of(data: Any) -> dict[str, Any]:
@@ -68,42 +74,57 @@ def scaled(values: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
     """Map values to 0 … 255, from the lowest to the highest. NaN and infinity become 0."""
     if values.dtype == np.uint8:
         return values
-    numbers = values.astype(np.float64)
+    numbers = floats(values)
     finite = np.isfinite(numbers)
     if not finite.any():
         return np.zeros(values.shape, np.uint8)
+    numbers = np.where(finite, numbers, 0) / scale_of(numbers[finite])
     low, high = numbers[finite].min(), numbers[finite].max()
     span = high - low or 1.0
     part = np.where(finite, (numbers - low) / span, 0).clip(0, 1)
     return (part * 255 + 0.5).astype(np.uint8)
 
 
-def _opened(data: Any) -> Any:
+def floats(values: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+    """Return values as floats of 8 bytes. Larger numbers become infinite."""
+    with np.errstate(all="ignore"):
+        return values.astype(np.float64)
+
+
+def scale_of(numbers: npt.NDArray[np.float64]) -> float:
+    """Return a divisor of finite numbers with which their sums and squares are finite, too."""
+    most = float(np.abs(numbers).max())
+    return most if most > MOST_EXACT else 1.0
+
+
+@contextmanager
+def _opened(data: Any) -> Iterator[Any]:
+    """Open a picture. Errors in the block become ValueError: Pillow raises many kinds."""
     image = optional.load("PIL.Image")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about large pictures, which are refused below
             picture = image.open(io.BytesIO(data), formats=FORMATS)
+        with picture:
+            yield picture
+    except TooLarge:
+        raise
     except image.DecompressionBombError:
-        raise ValueError("the picture is too large to be decoded") from None
+        raise TooLarge("the picture is too large to be decoded") from None
     except Exception as error:
         raise ValueError(_reason(error)) from None
-    return picture
 
 
 def _small(picture: Any, side: int, *, lossless: bool = False) -> tuple[str, bytes]:
     pixels = picture.width * picture.height
     if pixels > MOST_PIXELS:
-        raise ValueError(
+        raise TooLarge(
             f"the picture is too large to be decoded: {picture.width:,} × {picture.height:,} "
             f"pixels, more than {MOST_PIXELS // 1_000_000} million"
         )
-    try:
-        with _one_at_a_time if pixels > LARGE else nullcontext():
-            picture = _plain(picture)
-            picture.thumbnail((side, side))
-    except Exception as error:
-        raise ValueError(_reason(error)) from None
+    with _one_at_a_time if pixels > LARGE else nullcontext():
+        picture = _plain(picture)
+        picture.thumbnail((side, side))
     out = io.BytesIO()
     if lossless or picture.mode in ("RGBA", "LA"):
         picture.save(out, "PNG", compress_level=1)
