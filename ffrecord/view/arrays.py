@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ffrecord.view.pictures import array_png
+from ffrecord.view.pictures import array_png, floats, scale_of
 
 MOST_BYTES = 64 << 20
 MOST_MEMBERS = 1000  # of an .npz file that are listed
@@ -47,7 +47,7 @@ def load_npy(data: Any) -> Loaded:
         if read is None:
             raise ValueError(f"version {version[0]}.{version[1]} of the format is unknown")
         shape, fortran, dtype = read(stream)
-    except (ValueError, EOFError, SyntaxError, TypeError) as error:
+    except Exception as error:  # numpy's parsers of headers raise many kinds
         raise ValueError(f"not a valid .npy file: {error}") from None
     if dtype.hasobject:
         raise ValueError("the array holds pickled Python objects, which are never loaded")
@@ -108,15 +108,16 @@ def describe(loaded: Loaded) -> dict[str, Any]:
     }  # fmt: skip
     if values.dtype.kind in "biuf" and values.size:
         step = -(-values.size // MOST_COUNTED)
-        numbers = values.ravel()[::step].astype(np.float64)
+        numbers = floats(values.ravel()[::step])
         finite = numbers[np.isfinite(numbers)]
         facts["sampled"] = step > 1
         facts["not_finite"] = int(numbers.size - finite.size)
         if finite.size:
-            counts, edges = np.histogram(finite, BINS)
+            counts, edges = histogram(finite, BINS)
+            scale = scale_of(finite)
             facts["statistics"] = {
                 "minimum": float(finite.min()), "maximum": float(finite.max()),
-                "mean": float(finite.mean()), "deviation": float(finite.std()),
+                "mean": mean(finite), "deviation": float((finite / scale).std()) * scale,
                 "zeros": int((finite == 0).sum()),
             }  # fmt: skip
             facts["histogram"] = [
@@ -129,8 +130,40 @@ def describe(loaded: Loaded) -> dict[str, Any]:
         step = -(-len(values) // MOST_VALUES) or 1
         facts["plot"] = [_plain(value) for value in values[::step]]
     if not facts["picture"]:
-        facts["values"] = [str(value)[:200] for value in values.ravel()[:100].tolist()]
+        facts["values"] = texts_of(values.ravel()[:100])
     return facts
+
+
+def texts_of(values: npt.NDArray[Any]) -> list[str]:
+    """Return values as text, or as hexadecimal digits if one has a letter that does not exist."""
+    try:
+        return [str(value)[:200] for value in values.tolist()]
+    except Exception:  # numpy lets Python fail in several ways
+        raw, size = values.tobytes(), values.itemsize
+        return [raw[at : at + size].hex()[:200] for at in range(0, len(raw), size)]
+
+
+def mean(numbers: npt.NDArray[np.float64]) -> float:
+    """Return the mean of finite numbers, which may be large."""
+    scale = scale_of(numbers)
+    return float((numbers / scale).mean()) * scale
+
+
+def histogram(
+    numbers: npt.NDArray[np.float64], bins: int
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
+    """Return the counts and the edges of the bars of finite numbers.
+
+    There is one bar if the numbers are equal, or so close that floats cannot be the edges.
+    """
+    part = numbers / scale_of(numbers)
+    try:
+        if part.min() < part.max():
+            counts, edges = np.histogram(part, bins)
+            return counts, edges * scale_of(numbers)
+    except ValueError:
+        pass
+    return np.array([numbers.size]), np.array([numbers.min(), numbers.max()])
 
 
 def picture_shape(values: npt.NDArray[Any]) -> tuple[int, ...] | None:

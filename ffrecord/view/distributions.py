@@ -21,6 +21,7 @@ from ffrecord.dataset.reader import DatasetReader
 from ffrecord.dataset.sharded import ShardedDatasetReader
 from ffrecord.dataset.spec import split_type
 from ffrecord.errors import FFRecordError
+from ffrecord.view.arrays import histogram, mean
 from ffrecord.view.values import decoded
 
 MOST = 1_000_000  # datapoints of a column: 8 MB
@@ -144,13 +145,13 @@ def _bars(values: npt.NDArray[Any]) -> dict[str, Any]:
         return {"bars": [], "not_finite": len(numbers)}
     facts: dict[str, Any] = {
         "not_finite": int(len(numbers) - len(finite)), "minimum": float(finite.min()),
-        "maximum": float(finite.max()), "mean": float(finite.mean()),
+        "maximum": float(finite.max()), "mean": mean(finite),
     }  # fmt: skip
     distinct, counts = np.unique(finite, return_counts=True)
     if len(distinct) <= MOST_LABELS and (distinct == np.round(distinct)).all():
         names = np.array([f"{value:.0f}" for value in distinct.tolist()])
         return {**facts, **_labels(names, counts, by_count=False)}
-    counts, edges = np.histogram(finite, BINS)
+    counts, edges = histogram(finite, BINS)
     last = len(counts) - 1
     bars = [
         {"low": low, "high": high, "count": count, "closed": row == last}
