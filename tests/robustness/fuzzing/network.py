@@ -197,8 +197,8 @@ def answers() -> Target:
         b"HTTP/1.1 503 Slow Down\r\nContent-Length: 0\r\n\r\n", WHOLE % 200 + OBJECT,
         b"HTTP/1.1 412 Precondition Failed\r\n\r\n", b"HTTP/1.1 416 Range\r\n\r\n",
     ]  # fmt: skip
-    seeds = (b"\0" + bodies[0].replace(b"/200", b"/300"),)  # another version
-    seeds += tuple(bytes([number]) + each for number, each in enumerate(bodies))
+    seeds = tuple(bytes([number]) + each for number, each in enumerate(bodies))
+    seeds += (b"\0" + bodies[0].replace(b"/200", b"/300"),)  # of another version
     tokens = (
         b"\r\n", b": ", b"bytes ", b"*/200", b"W/", b"206", b"200", b"<Key>", b"</Key>", b"../",
         b"Transfer-Encoding: chunked\r\n", b"HTTP/1.1 100 Continue\r\n\r\n", b"-1",
