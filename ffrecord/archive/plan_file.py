@@ -20,7 +20,7 @@ from ffrecord.aliases import Ints
 from ffrecord.archive.index.build import Tree, Xattrs
 from ffrecord.archive.scan import Scan, opening_flags, top_path
 from ffrecord.disk.longpaths import open_path
-from ffrecord.errors import PlanError
+from ffrecord.errors import FFRecordError, PlanError
 from ffrecord.plan.values import PackPlan, Part
 from ffrecord.records.reader import FileReader
 from ffrecord.records.writer import FileWriter
@@ -95,13 +95,17 @@ def read_task(
 ) -> ListedFiles:
     """Read the files of one task. `remote` has the options for a URL."""
     with FileReader(path, **remote) as reader:
-        record = reader.read_one(task)
-    if len(record) < 8 * _WIDTHS * count:
+        record = reader.read_one(task) if task < reader.n else None
+    if record is None or len(record) < 8 * _WIDTHS * count:
         raise PlanError(f"{shown(path)}: has other tasks than the plan; make a new plan")
     lengths, numbers, ctimes, ends = record[: 8 * _WIDTHS * count].view(np.int64).reshape(4, count)
+    paths = record[8 * _WIDTHS * count :]
+    bounds = np.concatenate([[0], ends, [len(paths)]])
+    if (lengths < 0).any() or (bounds[1:] < bounds[:-1]).any() or not paths.all():
+        raise _damaged(path)
     return ListedFiles(
         top_path(folder), opening_flags(dereference), lengths.tolist(), numbers, ctimes, ends,
-        record[8 * _WIDTHS * count :].data,
+        paths.data,
     )  # fmt: skip
 
 
@@ -112,19 +116,32 @@ def read_tree(
     tree = Tree()
     columns = _columns(tree)
     first = len(plan.parts)
-    with FileReader(path, **remote) as reader:
-        if reader.n != first + len(columns) + 1:
-            raise PlanError(f"{shown(path)}: has other tasks than the plan; make a new plan")
-        for number, column in enumerate(columns, first):
-            record = reader.read_one(number)
-            if isinstance(column, array):
-                column.frombytes(record.data)
-            else:
-                column += record.data
-        facts = json.loads(bytes(reader.read_one(reader.n - 1)))
-    for inode, xattrs in facts["xattrs"]:
-        tree.xattrs[inode] = xattrs_from_json(xattrs)
-    return tree, facts["skipped"], facts["changed"]
+    try:
+        with FileReader(path, **remote) as reader:
+            if reader.n != first + len(columns) + 1:
+                raise PlanError(f"{shown(path)}: has other tasks than the plan; make a new plan")
+            for number, column in enumerate(columns, first):
+                record = reader.read_one(number)
+                if isinstance(column, array):
+                    column.frombytes(record.data)
+                else:
+                    column += record.data
+            facts = json.loads(bytes(reader.read_one(reader.n - 1)))
+        for inode, xattrs in facts["xattrs"]:
+            tree.xattrs[inode] = xattrs_from_json(xattrs)
+        skipped, changed = dict(facts["skipped"]), list(facts["changed"])
+    except FFRecordError:
+        raise
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
+        raise _damaged(path) from error
+    lengths = {len(column) for column in (tree.names, tree.inode, tree.parent)}
+    if len(lengths) > 1 or any(len(column) != len(tree) for column in tree.columns):
+        raise _damaged(path)
+    return tree, skipped, changed
+
+
+def _damaged(path: str) -> PlanError:
+    return PlanError(f"{shown(path)}: the files or the tree in it are damaged; make a new plan")
 
 
 def _columns(tree: Tree) -> list[Any]:

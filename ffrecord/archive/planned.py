@@ -31,6 +31,7 @@ from ffrecord.archive.scan import Scan, change_advice, top_path
 from ffrecord.errors import ChangedError, FFRecordError
 from ffrecord.format import padding
 from ffrecord.format.index import INDEX_NAME
+from ffrecord.plan.receipts import damaged_receipt
 from ffrecord.plan.values import PackPlan, Part
 from ffrecord.plan.work import Receipt, Status, Work, new_key, work_of
 from ffrecord.records.writer import FileWriter, writer_class
@@ -168,8 +169,11 @@ def _write_index(
     shards = []
     for number, part in enumerate(plan.parts):
         name, receipt = plan.shard_name(number), receipts[number]
-        _add_facts(packer, receipt, part)
-        shards.append(Shard(name.encode(), part.records, receipt.checksums[name]))
+        try:
+            _add_facts(packer, receipt, part)
+            shards.append(Shard(name.encode(), part.records, receipt.checksums[name]))
+        except (LookupError, TypeError, ValueError) as error:
+            raise damaged_receipt(f"{plan.name}: task {number}") from error
     packer.report.shards = len(shards)
     with FileWriter(os.path.join(folder, INDEX_NAME), 1) as writer:
         packer.write_index(writer, plan.name, shards)
@@ -177,13 +181,18 @@ def _write_index(
 
 def _add_facts(packer: Packer, receipt: Receipt, part: Part) -> None:
     """Add the facts of one shard to the tree, with the numbers of its inodes."""
-    inodes = packer.files[part.first : part.first + part.count]
+
+    def inode(row: int) -> int:
+        if not 0 <= row < part.count:
+            raise IndexError(row)
+        return packer.files[part.first + row]
+
     for row, xattrs in receipt.details["xattrs"]:
-        packer.tree.xattrs[inodes[row]] = xattrs_from_json(xattrs)
+        packer.tree.xattrs[inode(row)] = xattrs_from_json(xattrs)
     for row, blocks in receipt.details["blocks"]:
-        packer.tree.blocks[inodes[row]] = array("I", b64decode(blocks))
+        packer.tree.blocks[inode(row)] = array("I", b64decode(blocks))
     for row, gone in receipt.details["changed"]:
-        packer.note_change(inodes[row], gone)
+        packer.note_change(inode(row), gone)
 
 
 def is_committed(

@@ -47,6 +47,7 @@ _PREFIX = struct.Struct("<8sIIQQI")
 _CRC = struct.Struct("<I")
 _TEXT_AT = _PREFIX.size + _CRC.size
 MOST_TEXT = ENTRIES_AT - _TEXT_AT
+LARGEST = (1 << 63) - 1  # bytes of an object; file systems have the same limit
 
 # Odd numbers spread the bits of crc and number over the mark. The lowest bit is always set, so that
 # no mark is 0.
@@ -113,10 +114,19 @@ def parse(raw: bytes) -> MapHeader:
         raise NotAMapError(f"its format has version {version}; only {VERSION} is known here")
     text = raw[_TEXT_AT : _TEXT_AT + min(length, MOST_TEXT)]
     (stored,) = _CRC.unpack_from(raw, _PREFIX.size)
-    if crc32(raw[: _PREFIX.size] + text) != stored or block != BLOCK:
+    if crc32(raw[: _PREFIX.size] + text) != stored or block != BLOCK or length > MOST_TEXT:
         raise DamagedMapError("the header is damaged")
-    facts = json.loads(text)
-    return MapHeader(size, facts["etag"], facts["modified"], facts["url"], seed)
+    try:
+        facts = json.loads(text)
+        found = MapHeader(size, facts["etag"], facts["modified"], facts["url"], seed)
+    except (ValueError, TypeError, KeyError, RecursionError):
+        raise DamagedMapError("the header has no JSON object with its facts") from None
+    is_sound = isinstance(found.etag, str) and isinstance(found.url, str)
+    if not (is_sound and isinstance(found.modified, (int, float, type(None)))):
+        raise DamagedMapError("a fact in the header has the wrong type")
+    if not 0 < size <= LARGEST:
+        raise DamagedMapError(f"no object in the cache can have {size} bytes")
+    return found
 
 
 def marks(seed: int, numbers: Ints, crcs: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:

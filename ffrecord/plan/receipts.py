@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import zlib
 from collections.abc import Mapping
@@ -105,6 +106,29 @@ def wrong_shard(plan: Plan, number: int, receipt: str) -> PlanError:
         f"{plan.name}: the shard of task {number} is missing, or is not the one of its receipt; "
         f"remove {receipt}, and run the task again"
     )
+
+
+def parsed(text: bytes, shown: str) -> Receipt:
+    """Return the receipt of a text. `shown` is its place for messages.
+
+    Raises:
+        PlanError: the receipt is damaged.
+    """
+    try:
+        found = Receipt(**json.loads(text))
+        sizes, crcs = [found.task, found.count, found.bytes], [*found.checksums.values()]
+        for size, crc in found.files.values():
+            sizes.append(size)
+            crcs.append(crc)
+        if not all(type(each) is int and each >= 0 for each in (*sizes, *crcs)):
+            raise ValueError("a number is wrong")
+        if max(sizes) >= 1 << 63 or max(crcs, default=0) >= 1 << 32:
+            raise ValueError("a number is too large")
+        if not (isinstance(found.attempt, str) and isinstance(found.details, dict)):
+            raise ValueError("its attempt or its details are wrong")
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise damaged_receipt(shown) from error
+    return found
 
 
 def damaged_receipt(path: str) -> PlanError:

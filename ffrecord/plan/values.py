@@ -95,7 +95,8 @@ class Plan:
                     f"for {cls.DOING!r}: make a new plan"
                 )
             columns = facts.pop("parts")
-            if any(type(each) is not int or each < 0 for some in columns.values() for each in some):
+            numbers = [each for some in columns.values() for each in some]
+            if any(type(each) is not int or not 0 <= each < 1 << 63 for each in numbers):
                 raise ValueError("a part is not made of whole numbers")
             rows = zip(*(columns[each.name] for each in fields(Part)), strict=True)
             plan = cls(parts=tuple(Part(*row) for row in rows), **facts)
@@ -106,7 +107,7 @@ class Plan:
 
     def _check(self) -> None:
         """Raise ValueError if a value of a plan that was read is wrong."""
-        is_place = os.path.isabs(self.target) or is_url(self.target)
+        is_place = _is_path(self.target) or is_url(self.target)
         if not (is_place and self.key.isalnum() and self.key.isascii()):
             raise ValueError("its target or its key is wrong")
         rows = 0
@@ -135,6 +136,11 @@ class Plan:
         return cls.from_json(text, name)
 
 
+def _is_path(path: str) -> bool:
+    """Return True for an absolute path that a file can have."""
+    return os.path.isabs(path) and b"\0" not in os.fsencode(path)
+
+
 @dataclass(frozen=True)
 class PackPlan(Plan):
     """Plan to pack a folder into shards."""
@@ -150,7 +156,7 @@ class PackPlan(Plan):
     def _check(self) -> None:
         super()._check()
         flags = self.dereference, self.ignore_changed, self.legacy_index
-        if not os.path.isabs(self.folder) or not all(isinstance(each, bool) for each in flags):
+        if not _is_path(self.folder) or not all(isinstance(each, bool) for each in flags):
             raise ValueError("its folder or an option is wrong")
         padding.checked(self.align)
 

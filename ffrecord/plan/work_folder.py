@@ -41,6 +41,7 @@ from ffrecord.plan.receipts import (
     damaged_receipt,
     files_of,
     new_key,
+    parsed,
     require_all,
     wrong_shard,
 )
@@ -149,14 +150,11 @@ class WorkFolder:
         return found
 
     def _receipt(self, path: str) -> Receipt:
-        try:
-            with open(path, "rb") as file:
-                receipt = Receipt(**json.loads(file.read()))
-            if receipt.attempt + RECEIPT != os.path.basename(path):
-                raise ValueError("it is the receipt of another attempt")
-            return receipt
-        except (ValueError, TypeError) as error:
-            raise damaged_receipt(path) from error
+        with open(path, "rb") as file:
+            receipt = parsed(file.read(), path)
+        if receipt.attempt + RECEIPT != os.path.basename(path):  # that of another attempt
+            raise damaged_receipt(path)
+        return receipt
 
     def gone(self) -> PlanError:
         """Return the error for a plan whose work folder is missing."""

@@ -44,6 +44,7 @@ from ffrecord.plan.receipts import (
     compared,
     damaged_receipt,
     files_of,
+    parsed,
     require_all,
     wrong_shard,
 )
@@ -124,12 +125,7 @@ class WorkPrefix:
 
     def _owner(self) -> str | None:
         text = self._requests.read(self._target.inside(MARKER))
-        if text is None:
-            return None
-        try:
-            return str(json.loads(text)["plan"])
-        except (ValueError, TypeError, KeyError):
-            return _NOBODY
+        return None if text is None else owner_in(text)
 
     def _mark(self, key: str, *, new: bool) -> None:
         self._requests.put(self._target, MARKER, {"plan": key}, new=new)
@@ -400,12 +396,15 @@ def _joined(shard: str, file: str) -> str:
 
 
 def _parsed(text: bytes, shown: str) -> Receipt:
+    receipt = parsed(text, shown)
+    if str(receipt.task) != shown.rpartition("/")[2]:  # that of another task
+        raise damaged_receipt(shown)
+    return receipt
+
+
+def owner_in(marker: bytes) -> str:
+    """Return the key in a marker; no text if the marker is damaged."""
     try:
-        receipt = Receipt(**json.loads(text))
-        if str(receipt.task) != shown.rpartition("/")[2]:
-            raise ValueError("it is the receipt of another task")
-        if not all(type(each) is int for facts in receipt.files.values() for each in facts[:2]):
-            raise ValueError("its sizes are not numbers")
-        return receipt
-    except (ValueError, TypeError, AttributeError) as error:
-        raise damaged_receipt(shown) from error
+        return str(json.loads(marker)["plan"])
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return _NOBODY

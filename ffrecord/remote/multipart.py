@@ -52,11 +52,13 @@ class Unfinished:
     def _listed(self, prefix: str) -> list[tuple[str, str]]:
         """Return the keys and ids of unfinished uploads, as many as one page has."""
         query = f"uploads=&prefix={quote(prefix, safe='')}"
-        answer = self._request("GET", self._bucket, query) or b"<none/>"
+        text = self._request("GET", self._bucket, query) or b"<none/>"
         try:
-            tree = ElementTree.fromstring(answer)
-        except ElementTree.ParseError:
-            raise Trouble(Kind.BUSY, "the list of unfinished uploads is not whole") from None
+            tree = ElementTree.fromstring(text)
+        except (ElementTree.ParseError, LookupError, ValueError):
+            # A list that breaks off is worth another attempt. Other servers send a page of HTML.
+            kind = Kind.BUSY if b"ListMultipartUploadsResult" in text else Kind.OTHER
+            raise Trouble(kind, "the answer is not a list of unfinished uploads") from None
         found = []
         for upload in tree.iter():
             if upload.tag.rpartition("}")[2] == "Upload":

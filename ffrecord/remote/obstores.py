@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any
-from urllib.parse import urlsplit
 
 from ffrecord.errors import MissingPackageError, UrlError
 from ffrecord.remote import profiles, retries, urls
@@ -249,7 +248,7 @@ def given(store: Any) -> ObjectStore:
 
 def from_url(url: str) -> tuple[tuple[str, str], str]:
     """Return the root of the store of a URL, as scheme and URL, and the key in this store."""
-    parts = urlsplit(url)
+    parts = urls.split(url)
     scheme = parts.scheme.lower()
     if scheme in ("http", "https"):
         # A key is quoted again, and has no query. Other URLs are a store by themselves.

@@ -17,7 +17,7 @@ import socket
 import stat
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -178,8 +178,10 @@ def abort(leftover: Leftover, storage_options: Mapping[str, Any] | None = None) 
         if facts.get("names") and facts.get("url"):
             options = {**facts.get("options", {}), **(storage_options or {})}
             access = Access(checked({"storage_options": options}))
-            top = access.place(facts["url"])
-            undo(access.link, placed(top, facts["names"]), facts.get("last"), facts["before"])
+            places = placed(access.place(facts["url"]), facts["names"])
+            last = facts.get("last")
+            before = {name: ids for name, ids in facts["before"].items() if name in places}
+            undo(access.link, places, last if last in places else None, before)
         staging = _staging(facts)
         if staging is not None:
             shutil.rmtree(staging, ignore_errors=True)
@@ -228,28 +230,55 @@ def _taken(path: str) -> Any:
         os.close(fd)
 
 
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_text_or_none(value: Any) -> bool:
+    return value is None or isinstance(value, str)
+
+
+def _are_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(map(_is_text, value))
+
+
+_FIELDS: Mapping[str, Callable[[Any], bool]] = {
+    "version": lambda value: True,
+    "name": _is_text, "url": _is_text_or_none, "staging": _is_text, "host": _is_text,
+    "options": lambda value: isinstance(value, dict) and _are_texts([*value.values()]),
+    "began": lambda value: isinstance(value, (int, float)) and 0 <= value < 1 << 62,
+    "names": _are_texts, "last": _is_text_or_none,
+}  # fmt: skip
+"""Fields of a record, and functions that tell whether a value has the right type."""
+
+
 def _parsed(fd: int) -> dict[str, Any]:
-    """Return the content of a record. A line that is not whole is left out."""
+    """Return the content of a record, without lines that are not whole, and wrong values."""
     facts: dict[str, Any] = {"before": {}}
     text = os.pread(fd, LARGEST, 0)
     for line in text.split(b"\n")[:-1]:
-        with contextlib.suppress(ValueError):
+        try:
             found = json.loads(line)
-            if "known" in found:
-                facts["before"][found["object"]] = found["known"]
-            else:
-                facts |= found
+        except (ValueError, RecursionError):
+            continue
+        if not isinstance(found, dict):
+            continue
+        if _is_text(found.get("object")) and _are_texts(found.get("known")):
+            facts["before"][found["object"]] = found["known"]
+        facts |= {
+            name: found[name] for name in found if name in _FIELDS and _FIELDS[name](found[name])
+        }
     return facts
 
 
 def _staging(facts: Mapping[str, Any]) -> str | None:
     """Return the folder of the local files, if it is on this machine and ours."""
     path = facts.get("staging")
-    if not isinstance(path, str) or facts.get("host") != socket.gethostname():
+    if path is None or not os.path.isabs(path) or facts.get("host") != socket.gethostname():
         return None
     try:
         found = os.lstat(path)
-    except OSError:
+    except (OSError, ValueError):  # ValueError: a path that no file can have
         return None
     is_ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
     return path if is_ours and os.path.basename(path).startswith(STAGING) else None

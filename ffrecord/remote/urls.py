@@ -9,12 +9,15 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeGuard
-from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+from urllib.parse import SplitResult, parse_qsl, urlencode, urlsplit, urlunsplit
+
+from ffrecord.errors import UrlError
 
 if TYPE_CHECKING:
     from ffrecord.remote.options import RemoteOptions
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]+://")
+_PARTS = re.compile(r"([^:]+)://([^/?#]*)([^?#]*)")  # scheme, user and host, path
 _LOCAL_PROTOCOLS = ("", "file", "local")
 
 
@@ -45,13 +48,21 @@ def is_remote(path: object, options: RemoteOptions | None = None) -> bool:
 def shown(url: str) -> str:
     """Return a URL for messages: without user, password, query and fragment.
 
-    Signatures of signed URLs are in the query.
+    Signatures of signed URLs are in the query. Wrong URLs are accepted: messages name them, too.
     """
-    if not is_url(url):
+    found = _PARTS.match(url) if is_url(url) else None
+    if found is None:
         return url
-    parts = urlsplit(url)
-    host = parts.netloc.rpartition("@")[2]
-    return f"{parts.scheme}://{host}{parts.path}"  # urlunsplit drops the slashes without a host
+    scheme, place, path = found.groups()
+    return f"{scheme.lower()}://{place.rpartition('@')[2]}{path}"
+
+
+def split(url: str) -> SplitResult:
+    """Return the parts of a URL; raise UrlError if it cannot be split."""
+    try:
+        return urlsplit(url)
+    except ValueError:  # its message may have the password
+        raise UrlError(f"{shown(url)}: the host of this URL is not valid; correct it") from None
 
 
 _SIGNATURES = re.compile(
@@ -67,15 +78,15 @@ def unsigned(url: str) -> str:
 
     Only for comparisons: other parameters, which may be secret, are still in it.
     """
-    pairs = parse_qsl(urlsplit(url).query, keep_blank_values=True)
+    pairs = parse_qsl(split(url).query, keep_blank_values=True)
     kept = [(name, value) for name, value in pairs if not _SIGNATURES.fullmatch(name)]
-    return f"{shown(url)}?{urlencode(sorted(kept))}" if kept else shown(url)
+    return f"{shown(url)}?{urlencode(sorted(kept), errors='surrogatepass')}" if kept else shown(url)
 
 
 def joined(url: str, name: str) -> str:
     """Return the URL of a file in a folder. A query stays at the end."""
     if not is_url(url):
         return f"{url.rstrip('/')}/{name}" if url else name
-    parts = urlsplit(url)
+    parts = split(url)
     end = urlunsplit(("", "", "", parts.query, parts.fragment))
     return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}/{name}{end}"

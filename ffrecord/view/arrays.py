@@ -6,6 +6,7 @@ part, and the preview says so.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import zipfile
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ffrecord.view.pictures import array_png
+from ffrecord.view.pictures import array_png, floats, scale_of
 
 MOST_BYTES = 64 << 20
 MOST_MEMBERS = 1000  # of an .npz file that are listed
@@ -123,7 +124,7 @@ def describe(loaded: Loaded) -> dict[str, Any]:
     }  # fmt: skip
     if values.dtype.kind in "biuf" and values.size:
         step = -(-values.size // MOST_COUNTED)
-        numbers = values.ravel()[::step].astype(np.float64)
+        numbers = floats(values.ravel()[::step])
         finite = numbers[np.isfinite(numbers)]
         facts["sampled"] = step > 1
         facts["not_finite"] = int(numbers.size - finite.size)
@@ -135,17 +136,27 @@ def describe(loaded: Loaded) -> dict[str, Any]:
         step = -(-len(values) // MOST_VALUES) or 1
         facts["plot"] = [_plain(value) for value in values[::step]]
     if not facts["picture"]:
-        facts["values"] = [str(value)[:200] for value in values.ravel()[:100].tolist()]
+        facts["values"] = texts_of(values.ravel()[:100])
     return facts
 
 
+def texts_of(values: npt.NDArray[Any]) -> list[str]:
+    """Return values as text, or as hexadecimal digits if one has a letter that does not exist."""
+    try:
+        return [str(value)[:200] for value in values.tolist()]
+    except Exception:  # numpy lets Python fail in several ways
+        raw, size = values.tobytes(), values.itemsize
+        return [raw[at : at + size].hex()[:200] for at in range(0, len(raw), size)]
+
+
 def _statistics(finite: npt.NDArray[np.float64]) -> dict[str, Any]:
-    with np.errstate(over="ignore", invalid="ignore"):
-        mean, deviation = _plain(finite.mean()), _plain(finite.std())
+    scale = scale_of(finite)
+    part = finite / scale
     return {
         "statistics": {
-            "minimum": float(finite.min()), "maximum": float(finite.max()), "mean": mean,
-            "deviation": deviation, "zeros": int((finite == 0).sum()),
+            "minimum": float(finite.min()), "maximum": float(finite.max()),
+            "mean": float(part.mean()) * scale, "deviation": float(part.std()) * scale,
+            "zeros": int((finite == 0).sum()),
         },
         "histogram": [
             {"from": low, "to": high, "count": count}
@@ -155,14 +166,17 @@ def _statistics(finite: npt.NDArray[np.float64]) -> dict[str, Any]:
 
 
 def histogram(finite: npt.NDArray[np.float64], bins: int) -> list[tuple[float, float, int]]:
-    """Return the ends and the count of each bin; no bins if floats cannot hold their ends."""
-    try:
-        with np.errstate(over="ignore", invalid="ignore"):
-            counts, edges = np.histogram(finite, bins)
-    except ValueError:
-        return []
-    if not np.isfinite(edges).all():
-        return []
+    """Return the ends and the count of each bin.
+
+    There is one bin if the numbers are equal, or so close that floats cannot be the ends of bins.
+    """
+    scale = scale_of(finite)
+    part = finite / scale
+    counts, edges = np.array([finite.size]), np.array([part.min(), part.max()])
+    if part.min() < part.max():
+        with contextlib.suppress(ValueError):
+            counts, edges = np.histogram(part, bins)
+    edges = edges * scale
     return list(zip(edges[:-1].tolist(), edges[1:].tolist(), counts.tolist(), strict=True))
 
 

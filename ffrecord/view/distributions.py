@@ -167,9 +167,10 @@ def _bars(values: npt.NDArray[Any]) -> dict[str, Any]:
     if len(distinct) <= MOST_LABELS and (distinct == np.round(distinct)).all():
         names = [f"{value:.0f}" for value in distinct.tolist()]
         return {**facts, **_labels(names, counts, by_count=False)}
+    bins = histogram(finite, BINS)
     bars = [
-        {"low": low, "high": high, "count": count, "closed": row == BINS - 1}
-        for row, (low, high, count) in enumerate(histogram(finite, BINS))
+        {"low": low, "high": high, "count": count, "closed": row == len(bins) - 1}
+        for row, (low, high, count) in enumerate(bins)
     ]
     return {**facts, "bars": bars}
 

@@ -29,6 +29,7 @@ Numbers: TypeAlias = npt.NDArray[np.uint32]
 KEPT = 4  # listings in memory: the tree, the page, and the ones before
 STEP = 1 << 16  # names that a search looks at between two looks at the clock
 WILDCARDS = re.compile(r"[*?]|\[.+\]")
+_ESCAPED = re.compile(r"[\\[&|~]|(?<=-)-")  # in brackets, where Python may give them a meaning
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,7 +255,7 @@ def _without_stars(part: str) -> str:
     found, at = [], 0
     while at < len(part):
         end = _end(part, at)
-        letter, inner = part[at], part[at + 1 : end - 1].replace("\\", r"\\").replace("[", r"\[")
+        letter, inner = part[at], _ESCAPED.sub(r"\\\g<0>", part[at + 1 : end - 1])
         if letter == "?":
             found.append("[^/]")
         elif end > at + 1:

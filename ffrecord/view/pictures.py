@@ -10,6 +10,7 @@ import contextlib
 import io
 import threading
 import warnings
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -25,8 +26,13 @@ LARGEST_PREVIEW = 2048  # pixels of the longer side of a converted picture
 SCALED_AT_ONCE = 1 << 20  # values; all of a picture as floats would take several times its memory
 SMALL_BYTES = 16 << 10  # of a picture that is its own thumbnail
 PASSED_ON = {"JPEG": "image/jpeg", "PNG": "image/png", "WEBP": "image/webp"}
+MOST_EXACT = 1e100  # larger numbers are divided before they are squared
 PLAIN = ("RGB", "L", "RGBA", "LA", "P")
 _one_at_a_time = threading.Lock()
+
+
+class TooLarge(ValueError):  # noqa: N818 - a reason, for people
+    """The picture has more pixels than are decoded here."""
 
 
 def size_of(data: Any) -> dict[str, Any]:
@@ -81,35 +87,52 @@ def scaled(values: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
     if not finite:
         return out
     low, high = min(each[0] for each in finite), max(each[1] for each in finite)
-    with np.errstate(over="ignore", invalid="ignore"):
-        span = high - low or 1.0
-        for part in parts:
-            numbers = values[part].astype(np.float64)
-            share = np.where(np.isfinite(numbers), (numbers - low) / span, 0).clip(0, 1)
-            out[part] = (share * 255 + 0.5).astype(np.uint8)
+    scale = scale_of(np.array([low, high]))
+    low, high = low / scale, high / scale
+    span = high - low or 1.0
+    for part in parts:
+        numbers = floats(values[part])
+        is_finite = np.isfinite(numbers)
+        share = (np.where(is_finite, numbers, 0) / scale - low) / span
+        out[part] = (np.where(is_finite, share.clip(0, 1), 0) * 255 + 0.5).astype(np.uint8)
     return out
 
 
 def _range(values: npt.NDArray[Any]) -> tuple[Any, Any] | None:
     """Return the lowest and the highest finite value; None if there is none."""
-    numbers = values.astype(np.float64)
+    numbers = floats(values)
     numbers = numbers[np.isfinite(numbers)]
     return (numbers.min(), numbers.max()) if numbers.size else None
 
 
-def _opened(data: Any) -> Any:
+def floats(values: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+    """Return values as floats of 8 bytes. Larger numbers become infinite."""
+    with np.errstate(all="ignore"):
+        return values.astype(np.float64)
+
+
+def scale_of(numbers: npt.NDArray[np.float64]) -> float:
+    """Return a divisor of finite numbers with which their sums and squares are finite, too."""
+    most = float(np.abs(numbers).max())
+    return most if most > MOST_EXACT else 1.0
+
+
+@contextlib.contextmanager
+def _opened(data: Any) -> Iterator[Any]:
+    """Open a picture. Errors in the block become ValueError: Pillow raises many kinds."""
     image = optional.load("PIL.Image")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about large pictures, which are refused below
-            image.init()  # Pillow 11.2 and older, and those of Debian, have no AVIF
-            known = [each for each in FORMATS if each in image.OPEN]
-            picture = image.open(io.BytesIO(data), formats=known)
+            picture = image.open(io.BytesIO(data), formats=FORMATS)
+        with picture:
+            yield picture
+    except TooLarge:
+        raise
     except image.DecompressionBombError:
-        raise ValueError("the picture is too large to be decoded") from None
+        raise TooLarge("the picture is too large to be decoded") from None
     except Exception as error:
         raise ValueError(_reason(error)) from None
-    return picture
 
 
 def _has_scans(picture: Any, data: Any) -> bool:
@@ -133,7 +156,7 @@ def _pixels(picture: Any) -> int:
 
 def _refuse_large(picture: Any) -> None:
     if _pixels(picture) > MOST_PIXELS:
-        raise ValueError(
+        raise TooLarge(
             f"the picture is too large to be decoded: {picture.width:,} × {picture.height:,} "
             f"pixels, more than {MOST_PIXELS // 1_000_000} million"
         )
@@ -155,18 +178,15 @@ def _small(
     picture: Any, side: int, *, lossless: bool = False, is_large: bool = False
 ) -> tuple[str, bytes]:
     _refuse_large(picture)
-    try:
-        with _one_at_a_time if is_large or _pixels(picture) > LARGE else contextlib.nullcontext():
-            picture = _plain(picture)
-            picture.thumbnail((side, side))
-        out = io.BytesIO()  # a picture that was small enough is decoded only now
-        if lossless or picture.mode in ("RGBA", "LA"):
-            picture.save(out, "PNG", compress_level=1)
-            return "image/png", out.getvalue()
-        picture.save(out, "JPEG", quality=80)
-        return "image/jpeg", out.getvalue()
-    except Exception as error:
-        raise ValueError(_reason(error)) from None
+    with _one_at_a_time if is_large or _pixels(picture) > LARGE else contextlib.nullcontext():
+        picture = _plain(picture)
+        picture.thumbnail((side, side))
+    out = io.BytesIO()  # a picture that was small enough is decoded only now
+    if lossless or picture.mode in ("RGBA", "LA"):
+        picture.save(out, "PNG", compress_level=1)
+        return "image/png", out.getvalue()
+    picture.save(out, "JPEG", quality=80)
+    return "image/jpeg", out.getvalue()
 
 
 def _plain(picture: Any) -> Any:

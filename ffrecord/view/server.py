@@ -155,6 +155,9 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(answers.of_error(403 if code != 408 else code, "not allowed"))
 
     def _handle(self) -> None:
+        if self.request_version == "HTTP/0.9":
+            self.send_error(HTTPStatus.HTTP_VERSION_NOT_SUPPORTED)  # it has no headers
+            return
         if not self._drop_body():
             return
         self._send(self._answer())

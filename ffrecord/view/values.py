@@ -104,8 +104,10 @@ def decoded(type_: str, data: Any) -> Any:
 
 def _array_text(value: Any) -> str:
     shape = " × ".join(map(str, value.shape))
-    if value.size <= 4:
+    if value.size <= 4 and value.dtype.kind in "biufc":
         return f"{np.array2string(value, precision=4, separator=', ')[:SHORT]}  {value.dtype}"
+    if value.size <= 4:
+        return f"[{', '.join(arrays.texts_of(value.ravel()))[:SHORT]}]  {value.dtype}"
     return f"{value.dtype} {shape}"
 
 

@@ -178,7 +178,7 @@ class Changes:
                 raise ValueError(f"version {found['version']} is unknown")
         except FileNotFoundError:
             return None
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             why = f"{_ABOUT} cannot be used: {error}; choose another folder for the changes"
             raise MountError(self.path, errno.EINVAL, why) from None
         return dict(found)

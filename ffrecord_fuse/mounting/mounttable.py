@@ -148,7 +148,7 @@ def _quoted(path: str) -> str:
 
 
 def _unquoted(text: str) -> str:
-    return os.fsdecode(urllib.parse.unquote_to_bytes(text))
+    return os.fsdecode(urllib.parse.unquote_to_bytes(os.fsencode(text)))
 
 
 def shown(source: str) -> str:

@@ -28,7 +28,7 @@ from ffrecord.atomic.direct import write_all
 from ffrecord.atomic.locks import open_own, take
 from ffrecord.disk import libc
 from ffrecord.format import cachemap
-from ffrecord.format.cachemap import BLOCK, DamagedMapError, MapHeader
+from ffrecord.format.cachemap import BLOCK, DamagedMapError, MapHeader, NotAMapError
 from ffrecord.machine.boot import boot_id
 
 NAME = re.compile(r"[0-9a-f]{32}-[0-9a-f]{16}")
@@ -193,7 +193,7 @@ class CacheFolder:
         os.pwrite(self._fd, _COUNT.pack(_MAGIC, max(0, used)), 0)
 
     def _recount(self) -> int:
-        """Return the bytes on disk of all files, and remove parts that a kill has left behind."""
+        """Return the bytes on disk of all files, and remove what a kill or power cut has left."""
         total, maps, others = 0, set(), []
         for entry in self._entries():
             name, ending = os.path.splitext(entry.name)
@@ -207,6 +207,14 @@ class CacheFolder:
             if ending == NEW or name not in maps:
                 with contextlib.suppress(PermissionError):  # another user has planted it
                     total -= self._remove(name + ending)
+        for name in maps:
+            try:
+                self.read(name)
+            except DamagedMapError:  # after a power cut; nobody would find the copy any more
+                with contextlib.suppress(PermissionError):
+                    total -= self.remove(name)
+            except (OSError, NotAMapError):
+                continue
         return total
 
     def _entries(self) -> Iterator[os.DirEntry[str]]:
@@ -309,7 +317,10 @@ class CacheFolder:
         flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
         fd = os.open(self.file(name, MAP), flags)
         try:
-            return Kept(name, read_header(fd), os.fstat(fd).st_mtime)
+            header, found = read_header(fd), os.fstat(fd)
+            if found.st_size != header.length:
+                raise DamagedMapError("it has the wrong size")
+            return Kept(name, header, found.st_mtime)
         finally:
             os.close(fd)
 

@@ -5,6 +5,8 @@ Each returns the content of a file, or None if the specification forbids the fil
 
 from __future__ import annotations
 
+import hashlib
+import json
 import stat
 import struct
 import zlib
@@ -58,6 +60,49 @@ def journal(data: bytes) -> Journal | None:
         holds = zlib.crc32(number + data[at : at + 12], crc) == check
         entries.append((end, record_crc) if holds else None)
     return Journal(n, begin, settled, entries)
+
+
+# ---- the map of a cached object --------------------------------------------------------------
+
+CACHED_BLOCK = 64 << 10
+
+
+@dataclass(frozen=True)
+class CacheMap:
+    size: int
+    etag: str
+    modified: float | None
+    url: str
+    there: dict[int, int]  # the checksum of each block that counts
+
+
+def cache_map(data: bytes, boot: str) -> CacheMap | None:
+    """Return the content of a map in a run of the kernel with the id `boot`."""
+    if len(data) < 4096 or data[:8] != b"FFRCACHE":
+        return None
+    version, block, size, seed, length, crc = struct.unpack_from("<IIQQII", data, 8)
+    text = data[40 : 40 + length]
+    if (version, block) != (1, CACHED_BLOCK) or length > 4056 or not 0 < size < 1 << 63:
+        return None
+    if zlib.crc32(data[:36] + text) != crc:
+        return None
+    try:
+        facts = json.loads(text)
+        etag, modified, url = (facts[name] for name in ("etag", "modified", "url"))
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return None
+    if not (isinstance(etag, str) and isinstance(url, str)):
+        return None
+    if not (modified is None or isinstance(modified, (int, float))):
+        return None
+    digest = hashlib.sha256(b"%d %b" % (seed, boot.encode())).digest()
+    seeds = seed, seed ^ (int.from_bytes(digest[:4], "little") | 1) * 2
+    there = {}
+    for number in range(min(len(data) - 4096, 8 * -(-size // CACHED_BLOCK)) // 8):
+        crc, mark = struct.unpack_from("<II", data, 4096 + 8 * number)
+        if mark in [(crc * 0x9E3779B1 + number * 0x85EBCA77 + each) % 2**32 | 1 for each in seeds]:
+            there[number] = crc
+    return CacheMap(size, etag, modified, url, there)
 
 
 # ---- the index -------------------------------------------------------------------------------

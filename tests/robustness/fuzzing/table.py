@@ -34,6 +34,19 @@ PLACES = {
     "granular": "converters.granular_datasets",
     "hdf5heap": "converters.heaps",
     "state": "states.states",
+    "map": "caches.maps",
+    "leftover": "caches.leftovers",
+    "multipart": "network.lists",
+    "answer": "network.answers",
+    "url": "network.urls_",
+    "plan": "plans.plans",
+    "receipt": "plans.receipts_",
+    "planfile": "plans.plan_files",
+    "page": "pages.pages",
+    "preview": "pages.previews_",
+    "fsspec": "mounts.names",
+    "mounttable": "mounts.tables",
+    "changes": "mounts.folders_of_changes",
 }
 
 
