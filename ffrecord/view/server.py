@@ -189,8 +189,10 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _is_awaited(self) -> bool:
         """Return False if the browser has closed the connection: it dropped the request."""
+        asking = select.poll()  # select() takes no descriptor above 1023
+        asking.register(self.connection, select.POLLIN)
         try:
-            readable, _, _ = select.select([self.connection], [], [], 0)
+            readable = asking.poll(0)
             return not readable or bool(self.connection.recv(1, socket.MSG_PEEK))
         except OSError:
             return False

@@ -15,7 +15,8 @@ from ffrecord.cli import umount
 from ffrecord_fuse.filesystem import MISSING, Filesystem, Ownership, Separated, Subfolder
 from ffrecord_fuse.mounting import mounttable
 from ffrecord_fuse.mounting.mounttable import MountEntry, overlay_label
-from tests.support import archives, trees
+from ffrecord_fuse.mounting.overlay import Overlay
+from tests.support import archives, handmade, trees
 
 names = st.binary(min_size=1, max_size=40).map(lambda name: name.replace(b"\0", b"/"))
 
@@ -62,6 +63,13 @@ def test_a_list_for_people_names_the_folder_of_changes() -> None:
     found = entry_of(overlay_label("/photos.ffr", "/my changes"))
     assert umount._line(found, raw=False) == "'/mnt/a b'  (changes in '/my changes')"
     assert umount._line(found, raw=True) == "/mnt/a b"
+
+
+def test_a_process_with_many_open_files_covers_a_mount(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An archive of many shards takes many descriptors."""
+    monkeypatch.setattr(Overlay, "_cover", lambda self: None)
+    with handmade.many_descriptors():
+        Overlay.__new__(Overlay).cover()
 
 
 # ---- without hard links ------------------------------------------------------------------------
