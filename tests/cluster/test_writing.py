@@ -267,7 +267,7 @@ def test_a_killed_task_is_run_again(kind: str, expected: dict[str, bytes], tmp_p
 
     _, calls, _ = kills.run(work, None)
     begun.abort()
-    for point in kills.points(calls, 8):
+    for point in kills.points(calls, 5):
         begun = sink(kind, tmp_path / "target").begin()
         kills.run(work, point)
         begun.commit(run(begun))
@@ -291,7 +291,7 @@ def test_a_killed_commit_is_repeated(kind: str, expected: dict[str, bytes], tmp_
 
     begun, receipts = prepared("first")
     _, calls, _ = kills.run(partial(_commit, begun, receipts), None)
-    for number, point in enumerate(kills.points(calls, 20)):
+    for number, point in enumerate(kills.points(calls, 10)):
         target = tmp_path / f"{number}"
         begun, receipts = prepared(target.name)
         kills.run(partial(_commit, begun, receipts), point)
