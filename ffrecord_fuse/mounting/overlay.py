@@ -157,8 +157,9 @@ class Overlay(Place):
                 os._exit(code)
         os.close(tell)
         with open(told, "rb") as pipe:
-            answers, _, _ = select.select([pipe], [], [], ANSWER_SECONDS)
-            if not answers:
+            answer = select.poll()  # select() takes no descriptor above 1023
+            answer.register(pipe, select.POLLIN)
+            if not answer.poll(1000 * ANSWER_SECONDS):
                 os.kill(child, signal.SIGKILL)
             said = os.fsdecode(pipe.read())
         code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])

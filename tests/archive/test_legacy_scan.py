@@ -39,7 +39,7 @@ from tests.archive.test_legacy_index import (
     pickled_by_python,
     plain,
 )
-from tests.robustness.attacks.test_fuzz import ITEMS, PIECES
+from tests.robustness.attacks.builders import ITEMS, PIECES
 
 Seen: TypeAlias = "tuple[Any, ...] | str"
 
@@ -224,14 +224,16 @@ def test_the_scan_reads_the_pickles_that_the_original_writes(name: str, protocol
     assert compare(pickle.dumps(structure, protocol) + b"behind the end")
 
 
-@pytest.mark.parametrize("size", [1, 10, 30, 100])
+@pytest.mark.parametrize("size", [1, 30])
 @pytest.mark.parametrize("name", TYPICAL)
 def test_the_scan_reads_pickles_with_frames_at_any_place(name: str, size: int) -> None:
     assert compare(framed(sorted_tree(TYPICAL[name]), size))
 
 
-@pytest.mark.parametrize("at_a_time", [1, 7, 64, 1000])
-@pytest.mark.parametrize("name", TYPICAL)
+@pytest.mark.parametrize(
+    ("name", "at_a_time"),
+    [(name, size) for name in TYPICAL for size in (1, 64) if size > 1 or "many" not in name],
+)
 def test_the_scan_reads_pickles_in_parts_of_any_size(name: str, at_a_time: int) -> None:
     with in_parts(at_a_time):
         assert compare(pickle.dumps(sorted_tree(TYPICAL[name]), 4))

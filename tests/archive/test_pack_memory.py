@@ -103,8 +103,8 @@ Use = tuple[str, str]
         pytest.param(
             flat, [(PACK, "file"), (PACK, "shards"), (CONVERT, "file")], MOST, id="one folder"
         ),
-        pytest.param(folders, [(PACK, "file")], MOST, id="many folders"),
-        pytest.param(links, [(PACK, "file")], MOST, id="links"),
+        pytest.param(folders, [(PACK, "file")], MOST, id="many folders", marks=pytest.mark.long),
+        pytest.param(links, [(PACK, "file")], MOST, id="links", marks=pytest.mark.long),
         pytest.param(attributes, [(PACK, "file")], MOST_WITH_ATTRIBUTES, id="attributes"),
     ],
 )

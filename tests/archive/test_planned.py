@@ -42,7 +42,7 @@ from tests.support.executors import EXECUTORS, files_in
 from tests.support.packing import require_valid
 from tests.support.patience import PATIENCE
 
-FILES = 20_000
+FILES = 5_000
 SIZE = 20_000  # of a shard of the small folder
 
 
@@ -54,7 +54,7 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def alone(many: Path) -> dict[str, bytes]:
     """Pack the folder in this process; return the bytes of the shards."""
-    pack_folder(many, many.with_name("alone"), shard_size="300kB")
+    pack_folder(many, many.with_name("alone"), shard_size="75kB")
     return files_in(many.with_name("alone"))
 
 
@@ -98,7 +98,7 @@ def test_an_executor_writes_the_bytes_of_one_process(
     told: list[PackProgress] = []
     with EXECUTORS[kind]() as executor:
         report = pack_folder(
-            many, tmp_path / "shards", shard_size="300kB", executor=executor, progress=told.append
+            many, tmp_path / "shards", shard_size="75kB", executor=executor, progress=told.append
         )
     assert files_in(tmp_path / "shards") == alone
     assert litter(tmp_path / "shards") == []
@@ -111,7 +111,7 @@ def test_a_job_array_in_a_shell_writes_the_bytes_of_one_process(
 ) -> None:
     """Tasks by number, by Slurm's variable, and every third one; some of them twice at once."""
     line = """set -e
-    f pack "$1" "$2/shards" --shard-size 300kB --plan "$2/plan.json"
+    f pack "$1" "$2/shards" --shard-size 75kB --plan "$2/plan.json"
     f pack --task 3 "$2/plan.json"
     SLURM_ARRAY_TASK_ID=5 f pack --task "$2/plan.json"
     ! f pack --commit "$2/plan.json" 2>> "$2/errors"

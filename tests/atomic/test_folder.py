@@ -1,14 +1,13 @@
 """Two writers of one target: the second gets an error before it has done any work.
 
 Each case of `MAKERS` makes a new folder in its own way; one case makes a file. All must behave
-alike. The other writer is a real process, which reports its progress through pipes.
+alike. The other writer is a real process.
 """
 
 from __future__ import annotations
 
+import multiprocessing
 import os
-import signal
-import subprocess
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -22,6 +21,7 @@ from ffrecord.atomic import folder as atomic_folder
 from ffrecord.convert import convert
 from ffrecord.records.dump import dump
 from tests.support import handmade, trees
+from tests.support.patience import PATIENCE
 
 FILES = {f"d/{k}": trees.content(1000 + k) for k in range(20)}
 ROWS = [{"number": k} for k in range(20)]
@@ -82,35 +82,53 @@ MAKERS: dict[str, tuple[Callable[[Path, Path], None], str]] = {
 
 every_maker = pytest.mark.parametrize("maker", MAKERS)
 
-HELD = """
-import sys
-from pathlib import Path
-from ffrecord.atomic import folder as newfolder
-from tests.atomic.test_folder import MAKERS
+FORK = multiprocessing.get_context("fork")
 
-begin = newfolder.NewFolder.__init__
 
-def begin_and_wait(self, *arguments):
-    begin(self, *arguments)
-    print("begun", flush=True)
-    sys.stdin.readline()
+class Other:
+    """Another process, which waits in the middle of its work. `go_on` lets it continue."""
 
-newfolder.NewFolder.__init__ = begin_and_wait
-MAKERS[sys.argv[1]][0](Path(sys.argv[2]), Path(sys.argv[3]))
-"""
+    def __init__(self, work: Callable[[Callable[[], None]], None]) -> None:
+        """Start `work`, which gets a function to call when it must wait."""
+        self._begun, self._told = FORK.Event(), FORK.Event()
+        self.process = FORK.Process(target=work, args=(self._wait,))
+        self.process.start()
+        assert self._begun.wait(PATIENCE)
+
+    def _wait(self) -> None:
+        self._begun.set()
+        self._told.wait()
+
+    def go_on(self) -> int | None:
+        """Let the process continue, and return its exit code."""
+        self._told.set()
+        self.process.join(PATIENCE)
+        return self.process.exitcode
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.join()
 
 
 @contextmanager
-def another(maker: str, source: Path, target: Path) -> Iterator[subprocess.Popen[str]]:
-    """Start a process that has begun to make the target; a line on its stdin lets it continue."""
-    process = handmade.python(HELD, maker, str(source), str(target))
-    assert process.stdout is not None
+def another(maker: str, source: Path, target: Path) -> Iterator[Other]:
+    """Start a process that has begun to make the target, and waits."""
+
+    def work(wait: Callable[[], None]) -> None:
+        begin = atomic_folder.NewFolder.__init__
+
+        def begin_and_wait(self: Any, *arguments: Any) -> None:
+            begin(self, *arguments)
+            wait()
+
+        atomic_folder.NewFolder.__init__ = begin_and_wait  # type: ignore[assignment,method-assign]
+        make(maker, source, target)
+
+    other = Other(work)
     try:
-        assert process.stdout.readline() == "begun\n"
-        yield process
+        yield other
     finally:
-        process.kill()
-        process.communicate()
+        other.kill()
 
 
 @pytest.fixture
@@ -141,13 +159,12 @@ def test_a_second_writer_gets_a_busy_error_at_the_start(
     maker: str, source: Path, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target = place / "new"
-    with another(maker, source, target) as process:
+    with another(maker, source, target) as other:
         with monkeypatch.context() as patched:
             forbid_work(maker, patched)
             with pytest.raises(BusyError, match=f"^{target}.*: another writer is using it"):
                 make(maker, source, target)
-        _, said = process.communicate("\n", timeout=600)
-        assert (process.returncode, said) == (0, "")
+        assert other.go_on() == 0
     assert os.listdir(place) == ["new"]
 
 
@@ -157,12 +174,10 @@ def test_a_target_that_another_writer_has_just_finished_is_refused_before_any_wo
 ) -> None:
     """The other writer ends between the second writer's check of the target and its lock."""
     target = place / "new"
-    with another(maker, source, target) as process:
+    with another(maker, source, target) as other:
 
         def let_the_other_end(*arguments: Any) -> bool:
-            if process.poll() is None:
-                process.communicate("\n", timeout=600)
-                assert process.returncode == 0
+            assert other.go_on() == 0
             return hidden(*arguments)
 
         hidden = atomic_folder.make_hidden
@@ -177,9 +192,8 @@ def test_a_target_that_another_writer_has_just_finished_is_refused_before_any_wo
 @every_maker
 def test_a_killed_writer_does_not_block_the_next(maker: str, source: Path, place: Path) -> None:
     target = place / "new"
-    with another(maker, source, target) as process:
-        process.send_signal(signal.SIGKILL)
-        process.wait()
+    with another(maker, source, target):
+        pass  # killed
     make(maker, source, target)
     assert os.listdir(place) == ["new"]
 
@@ -209,33 +223,24 @@ def test_a_target_that_appears_meanwhile_is_not_replaced(
 # ---- an existing folder ------------------------------------------------------------------------
 
 
-OVER = """
-import sys
-from pathlib import Path
-from tests.atomic import test_folder as module
-
-def read(item):
-    print("begun", flush=True)
-    sys.stdin.readline()
-    module.read = lambda item: item
-    return item
-
-module.read = read
-module.by_dumping(Path(), Path(sys.argv[1]))
-"""
-
-
 @pytest.mark.parametrize("killed", [False, True])
 def test_two_dumps_into_one_folder_exclude_each_other(killed: bool, place: Path) -> None:
-    process = handmade.python(OVER, str(place))
-    assert process.stdout is not None
-    assert process.stdout.readline() == "begun\n"
+    def work(wait: Callable[[], None]) -> None:
+        def read_and_wait(item: Any) -> Any:
+            globals()["read"] = lambda item: item
+            wait()
+            return item
+
+        globals()["read"] = read_and_wait
+        by_dumping(Path(), place)
+
+    other = Other(work)
     with pytest.raises(BusyError, match=f"^{place}: another writer is using it"):
         by_dumping(Path(), place)
     if killed:
-        process.kill()
-    process.communicate("\n", timeout=600)
-    assert process.returncode == (-signal.SIGKILL if killed else 0)
+        other.kill()
+    else:
+        assert other.go_on() == 0
     by_dumping(Path(), place)
     with FileReader(place) as reader:
         assert [record.tobytes() for record in reader] == RECORDS

@@ -98,7 +98,8 @@ def test_a_full_disk_behind_standard_output_gives_one_line_and_its_code(
     assert run(line, place, ">/dev/full") == (NO_ROOM, f"{said}; {ADVICE}\n")
 
 
-@pytest.mark.parametrize("line", PRINTING)
+# Every command meets a failed write above and below. What made it fail is no matter of the command.
+@pytest.mark.parametrize("line", PRINTING[::2])
 def test_a_closed_standard_output_gives_one_line_and_its_code(line: str, place: Path) -> None:
     said = f"{line.split()[0]}: standard output: writing failed: Bad file descriptor\n"
     assert run(line, place, ">&-") == (NOT_WRITTEN, said)
@@ -109,7 +110,7 @@ def test_a_closed_pipe_gives_no_message(line: str, place: Path) -> None:
     assert run(line, place, "") == (BROKEN_PIPE, "")
 
 
-@pytest.mark.parametrize("line", PRINTING)
+@pytest.mark.parametrize("line", PRINTING[1::2])
 def test_a_command_ends_with_its_code_even_if_nothing_can_be_printed(
     line: str, place: Path
 ) -> None:
@@ -134,15 +135,18 @@ FAILING = {
 }
 
 
-@pytest.mark.parametrize("stderr", ["2>&-", "2>/dev/full", "2</dev/null"])
-@pytest.mark.parametrize("line", FAILING)
-def test_a_broken_standard_error_changes_no_exit_code(line: str, stderr: str, place: Path) -> None:
-    assert run(line, place, f"{stderr} >/dev/null") == (FAILING[line], "")
+BROKEN_ERRORS = ("2>/dev/full", "2>&-", "2</dev/null", "<&- 2>&-")
 
 
-@pytest.mark.parametrize("line", FAILING)
-def test_a_closed_input_and_a_closed_error_change_no_exit_code(line: str, place: Path) -> None:
-    assert run(line, place, "<&- 2>&- >/dev/null") == (FAILING[line], "")
+@pytest.mark.parametrize(
+    ("line", "streams"),
+    [
+        *((line, BROKEN_ERRORS[0]) for line in FAILING),
+        *((line, streams) for line in list(FAILING)[1::2] for streams in BROKEN_ERRORS[1:]),
+    ],
+)
+def test_a_broken_standard_error_changes_no_exit_code(line: str, streams: str, place: Path) -> None:
+    assert run(line, place, f"{streams} >/dev/null") == (FAILING[line], "")
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])

@@ -23,10 +23,8 @@ from tests.support import archives, handmade, trees
 from tests.support.commands import (
     FILES,
     INTERRUPTED,
-    NO_FOLDER,
     SYSTEM,
     TOP,
-    USAGE,
     Command,
     Result,
     in_a_process,
@@ -308,25 +306,6 @@ def test_the_program_that_reads_a_listing_may_end_early(rich_archive: Path) -> N
     result = in_a_shell('f ls -lR "$1" | head -n 1', rich_archive)
     assert result.stderr == b""
     assert result.stdout == b".:\n"
-
-
-@pytest.mark.parametrize(
-    ("line", "code", "out"),
-    [
-        ('f pack "$2" "$1.new" 2>&-', 0, True),
-        ('f verify "$1" 2>&-', 0, True),
-        ('f extract "$1" -C "$1.x" 2>&-', 0, True),
-        ('f cat "$1" nothing 2>&-', SYSTEM, False),
-        ('f ls "$1.missing" 2>&-', SYSTEM, False),
-        ('f pack "$2" "$2/missing/x" 2>&-', NO_FOLDER, False),
-        ("f nonsense 2>&-", USAGE, False),
-    ],
-)
-def test_a_closed_standard_error_changes_only_the_messages(
-    line: str, code: int, out: bool, archive: Path, tree: Path
-) -> None:
-    result = in_a_shell(line, archive, tree)
-    assert (result.returncode, bool(result.stdout), result.stderr) == (code, out, b"")
 
 
 # The interrupt comes while Python shuts down and clears its modules.

@@ -10,7 +10,6 @@ import re
 import signal
 import subprocess
 import sys
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -28,7 +27,7 @@ from ffrecord.version import __version__
 from ffrecord_fuse import cli as fuse_cli
 from tests.docs.pages import ROOT, table_rows
 from tests.fuse.mounted import mounting
-from tests.remote.servers import moto
+from tests.remote.servers import empty_bucket, variables
 from tests.support import archives, handmade, trees
 from tests.support.patience import PATIENCE
 
@@ -91,22 +90,10 @@ def place(tmp_path: Path) -> Iterator[Path]:
         yield tmp_path
 
 
-@pytest.fixture
-def bucket() -> Iterator[dict[str, str]]:
-    """Run an S3 server with an empty bucket; yield the variables that lead to it."""
-    with moto({}) as url:
-        asked = urllib.request.Request(f"{url}/bucket", method="PUT")
-        urllib.request.urlopen(asked, timeout=PATIENCE).close()
-        yield {
-            "AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret",
-            "AWS_ENDPOINT_URL": url, "AWS_REGION": "us-east-1",
-        }  # fmt: skip
-
-
 def test_every_example_works_as_it_is_printed(
-    place: Path, bucket: dict[str, str], capsys: pytest.CaptureFixture[str]
+    place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    environment = {**programs(place / "bin"), **bucket, "HOME": str(place)}
+    environment = {**programs(place / "bin"), **variables(empty_bucket()), "HOME": str(place)}
     for command in COMMANDS:
         examples = examples_of(shown(capsys, command))
         assert examples == list(COMMANDS[command].examples)

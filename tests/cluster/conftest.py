@@ -11,12 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import obstore
 import pytest
 
 from ffrecord import pack_folder
-from tests.remote.buckets import ask, bucket, keys
-from tests.remote.servers import moto
+from tests.remote.servers import empty_bucket
 from tests.support import trees
 from tests.support.executors import files_in
 
@@ -29,8 +27,8 @@ os.environ.update({
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # otherwise Ray warns about its next version
 })  # fmt: skip
 
-FILES = 20_000
-SHARD_SIZE = "300kB"
+FILES = 4_000
+SHARD_SIZE = "60kB"
 LIMIT = 300  # seconds for a test; the longest takes ten
 
 
@@ -73,19 +71,15 @@ def alone(many: Path) -> dict[str, bytes]:
     return files_in(many.with_name("alone"))
 
 
-@pytest.fixture(scope="session")
-def server() -> Iterator[str]:
-    """Run an S3 server with a bucket, and yield its URL."""
-    with moto({}) as url:
-        ask(f"{url}/bucket", "PUT")
-        yield url
+@pytest.fixture
+def server() -> str:
+    return empty_bucket()
 
 
 @pytest.fixture
 def remote(server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """Return the options for an empty bucket."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    obstore.delete(bucket(server), keys(server))
     return {"storage_options": {
         "access_key_id": "key", "secret_access_key": "SECRET", "endpoint": server,
         "region": "us-east-1",

@@ -49,8 +49,7 @@ from ffrecord.cluster.spark import FFRecordDataSource, SparkExecutor, register
 from ffrecord.format.index import INDEX_NAME
 from ffrecord.format.records import part_name
 from tests.cluster.conftest import SHARD_SIZE
-from tests.remote.buckets import ask, bucket
-from tests.remote.servers import moto
+from tests.remote.buckets import bucket
 from tests.support import handmade, spark, trees
 from tests.support.executors import files_in
 from tests.support.packing import contents, require_valid
@@ -70,7 +69,7 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 @pytest.fixture(scope="module")
 def archive(many: Path, alone: dict[str, bytes]) -> Path:
-    """The folder of 20,000 files, packed in this process."""
+    """The folder of many files, packed in this process."""
     assert alone
     return many.with_name("alone")
 
@@ -292,25 +291,19 @@ def test_datapoints_are_read_with_their_fields(session: SparkSession, points: Pa
 
 
 def test_objects_of_a_store_are_read_and_written_with_its_options(
-    session: SparkSession, records: Path, points: Path
+    session: SparkSession, records: Path, points: Path, server: str, remote: dict[str, Any]
 ) -> None:
-    with moto({}) as url:
-        ask(f"{url}/bucket", "PUT")
-        options = {
-            "access_key_id": "key", "secret_access_key": "SECRET", "endpoint": url,
-            "region": "us-east-1",
-        }  # fmt: skip
-        for top in (records, points):
-            for path in [top] if top.is_file() else [p for p in top.rglob("*") if p.is_file()]:
-                obstore.put(bucket(url), str(path.relative_to(top.parent)), path)
-        reader = session.read.format("ffrecord").option("partitions", 3)
-        reader = reader.option("storage_options", json.dumps(options))
-        rows = reader.load("s3://bucket/records.ffr").where("number < 20").collect()
-        assert [(row.number, bytes(row.content)) for row in rows] == list(enumerate(RECORDS[:20]))
-        frame = reader.load("s3://bucket/points")
-        save(frame, "s3://bucket/copy", storage_options=json.dumps(options))
-        copy = reading.dataset("s3://bucket/copy", storage_options=options)
-        assert table(copy) == table(reading.dataset(points))
+    for top in (records, points):
+        for path in [top] if top.is_file() else [p for p in top.rglob("*") if p.is_file()]:
+            obstore.put(bucket(server), str(path.relative_to(top.parent)), path)
+    options = json.dumps(remote["storage_options"])
+    reader = session.read.format("ffrecord").option("partitions", 3)
+    reader = reader.option("storage_options", options)
+    rows = reader.load("s3://bucket/records.ffr").where("number < 20").collect()
+    assert [(row.number, bytes(row.content)) for row in rows] == list(enumerate(RECORDS[:20]))
+    frame = reader.load("s3://bucket/points")
+    save(frame, "s3://bucket/copy", storage_options=options)
+    assert table(reading.dataset("s3://bucket/copy", **remote)) == table(reading.dataset(points))
 
 
 # ---- reading less ------------------------------------------------------------------------------

@@ -312,7 +312,7 @@ def test_a_killed_task_is_run_again(kind: str, expected: dict[str, bytes], tmp_p
 
     _, calls, _ = kills.run(work, None)
     begun.abort()
-    for point in kills.points(calls, 8):
+    for point in kills.points(calls, 5):
         begun = sink(kind, tmp_path / "target").begin()
         kills.run(work, point)
         begun.commit(run(begun))

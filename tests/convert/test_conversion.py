@@ -6,7 +6,6 @@ from __future__ import annotations
 import errno
 import itertools
 import os
-import signal
 import subprocess
 import sys
 import textwrap
@@ -19,7 +18,6 @@ import numpy as np
 import pytest
 
 from ffrecord import (
-    BusyError,
     ConversionError,
     CountError,
     DatasetReader,
@@ -294,47 +292,6 @@ def test_a_source_with_fewer_items_than_it_says_is_an_error(
     with pytest.raises(CountError):
         convert(ours, tmp_path / "x.tfrecord")
     assert os.listdir(tmp_path) == ["ours.ffr"]
-
-
-KILLED = """
-import sys, time
-from ffrecord.convert import convert
-from ffrecord.convert import registry as formats
-from ffrecord.convert.shapes import Records
-real = formats.FORMATS["records"]
-import contextlib
-@contextlib.contextmanager
-def slow(path, options):
-    def items():
-        yield b"x" * 100_000
-        yield b"y" * 100_000
-        print("begun", flush=True)
-        time.sleep(600)
-    yield Records(items())
-formats.FORMATS["records"] = formats.Format("records", Records, slow, real.write, real.count)
-convert(sys.argv[1], sys.argv[2], source_format="records", target_format=sys.argv[3])
-"""
-
-
-@pytest.mark.parametrize("name", ["tfrecord", "folder", "dataset"])
-def test_a_killed_conversion_leaves_no_target(name: str, ours: Path, tmp_path: Path) -> None:
-    """The next conversion removes the leftovers beside the target."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", KILLED, str(ours), str(tmp_path / "x"), name],
-        stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
-    assert process.stdout is not None
-    assert process.stdout.readline() == b"begun\n"
-    with pytest.raises(BusyError, match="another writer"):
-        convert(ours, tmp_path / "x", target_format=name)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    process.stdout.close()
-    assert not (tmp_path / "x").exists()
-    assert ".x.converting" in os.listdir(tmp_path)
-    convert(ours, tmp_path / "x", target_format=name)
-    assert sorted(os.listdir(tmp_path)) == ["ours.ffr", "x"]
-    assert items_in(name, tmp_path / "x") == 4
 
 
 # ---- several sources -----------------------------------------------------------------------

@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
-import random
-import shutil
-import signal
-import subprocess
-import time
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +15,6 @@ from hypothesis import strategies as st
 from ffrecord import (
     BusyError,
     ClosedError,
-    DatasetError,
     DatasetReader,
     DatasetWriter,
     EncodeError,
@@ -37,7 +30,6 @@ from ffrecord.atomic import file as atomic_file
 from ffrecord.dataset import infer_spec
 from tests.dataset.values import LOSSLESS, same
 from tests.support import handmade
-from tests.support.patience import PATIENCE
 
 SPEC = {"number": "int", "words": "utf8[]"}
 
@@ -311,88 +303,6 @@ def test_a_forked_child_does_not_touch_its_parents_dataset(tmp_path: Path) -> No
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
         writer.append(point(1))
     assert list(DatasetReader(tmp_path / "data")) == [point(0), point(1)]
-
-
-KILLED = """
-import os, signal, sys
-import ffrecord
-from ffrecord.atomic import folder as newfolder
-from ffrecord.dataset import writer as module
-
-def stop(*args, **kwargs):
-    print("now", flush=True)
-    signal.pause()
-
-moment = sys.argv[2]
-if moment == "in close":
-    module.dump = stop
-elif moment == "before the name":
-    newfolder.NewFolder.publish = stop
-spec = {"number": "int", "words": "utf8[]", "z": "int+zstd:dict"}
-writer = ffrecord.DatasetWriter(sys.argv[1], spec)
-for k in range(50):
-    writer.append({"number": k, "words": ["x"] * k, "z": k})
-if moment == "while appending":
-    stop()
-writer.close()
-"""
-
-
-@pytest.mark.parametrize("moment", ["while appending", "in close", "before the name"])
-def test_a_killed_writer_leaves_no_dataset_and_the_next_one_cleans_up(
-    moment: str, tmp_path: Path
-) -> None:
-    target = tmp_path / "data"
-    process = handmade.python(KILLED, str(target), moment)
-    assert process.stdout is not None
-    assert process.stdout.readline() == "now\n"
-    with pytest.raises(BusyError, match="another writer"):
-        DatasetWriter(target, SPEC)
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
-    assert os.listdir(tmp_path) == [".data.writing"]
-    with pytest.raises(FileNotFoundError):
-        DatasetReader(target)
-    if moment != "before the name":  # at that moment the folder is complete, but not yet renamed
-        with pytest.raises(DatasetError):
-            DatasetReader(tmp_path / ".data.writing")
-    write(target)
-    assert os.listdir(tmp_path) == ["data"]
-    assert list(DatasetReader(target)) == [point(k) for k in range(10)]
-
-
-WRITES = """
-import sys
-import ffrecord
-with ffrecord.DatasetWriter(sys.argv[1], {"n": "int", "s": "utf8+zstd[]"}) as writer:
-    print("begun", flush=True)
-    for n in range(3000):
-        writer.append({"n": n, "s": [str(n)] * 3})
-"""
-
-
-@pytest.mark.long
-def test_writers_killed_at_any_moment_leave_all_or_nothing(tmp_path: Path) -> None:
-    target, generator, outcomes = tmp_path / "data", random.Random(1), set()
-    longest = PATIENCE  # the first writer is not killed, to measure this machine
-    for number in range(80):
-        process = handmade.python(WRITES, str(target))
-        assert process.stdout is not None
-        process.stdout.readline()
-        began = time.monotonic()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(generator.uniform(0, longest) if number else longest)
-        longest = longest if number else 1.2 * (time.monotonic() - began)
-        process.send_signal(signal.SIGKILL)
-        process.communicate()
-        if target.exists():
-            reader = DatasetReader(target)
-            assert [(p["n"], p["s"]) for p in reader] == [(n, [str(n)] * 3) for n in range(3000)]
-            shutil.rmtree(target)
-            outcomes.add("all")
-        else:
-            outcomes.add("nothing")
-    assert outcomes == {"all", "nothing"}
 
 
 def test_files_and_names_are_on_disk_before_the_dataset_has_its_name(

@@ -6,21 +6,19 @@ import contextlib
 import gzip
 import io
 import tarfile
-import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import h5py
 import numpy as np
 import obstore
-from obstore.store import S3Store
 
 import ffrecord
 from tests.convert import foreign
 from tests.docs.pages import ROOT
-from tests.remote.servers import moto
+from tests.remote.buckets import bucket
+from tests.remote.servers import empty_bucket, variables
 from tests.support import archives, handmade
-from tests.support.patience import PATIENCE
 
 
 def _photos(place: Path) -> None:
@@ -63,20 +61,12 @@ def _h5record(place: Path) -> None:
 
 @contextlib.contextmanager
 def _empty_bucket(place: Path) -> Iterator[dict[str, str]]:
-    """Run an S3 server with a bucket; yield the variables that lead to it."""
-    with moto({}) as url:
-        urllib.request.urlopen(
-            urllib.request.Request(f"{url}/bucket", method="PUT"), timeout=PATIENCE
-        ).close()
-        yield {
-            "AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret",
-            "AWS_ENDPOINT_URL": url, "AWS_REGION": "us-east-1", "AWS_ALLOW_HTTP": "true",
-        }  # fmt: skip
+    yield {**variables(empty_bucket()), "AWS_ALLOW_HTTP": "true"}
 
 
 @contextlib.contextmanager
 def _bucket(place: Path) -> Iterator[dict[str, str]]:
-    """Run an S3 server with the files of the page; yield the variables that lead to it."""
+    """Put the files of the page into a bucket; yield the variables that lead to it."""
     _packed_photos(place)
     handmade.write_records(place / "train.ffr", handmade.random_records([100] * 1000))
     spec = {"number": "int"}
@@ -87,23 +77,19 @@ def _bucket(place: Path) -> Iterator[dict[str, str]]:
         for number in range(10):
             points.append({"number": number})
             sharded.append({"number": number})
-    with _empty_bucket(place) as variables:
-        options = {
-            "endpoint": variables["AWS_ENDPOINT_URL"], "region": "us-east-1",
-            "skip_signature": True,
-        }  # fmt: skip
-        store = S3Store("bucket", client_options={"allow_http": True}, **options)  # type: ignore[arg-type]
+    with _empty_bucket(place) as found:
+        store = bucket(found["AWS_ENDPOINT_URL"])
         for path in place.rglob("*"):
             if path.is_file():
                 obstore.put(store, str(path.relative_to(place)), path)
-        yield variables
+        yield found
 
 
 @contextlib.contextmanager
 def _engines(place: Path) -> Iterator[dict[str, str]]:
     """Do the same as `_bucket`, and keep Spark on loopback."""
-    with _bucket(place) as variables:
-        yield {**variables, "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_LOCAL_HOSTNAME": "localhost"}
+    with _bucket(place) as found:
+        yield {**found, "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_LOCAL_HOSTNAME": "localhost"}
 
 
 SERVE: dict[str, Callable[[Path], contextlib.AbstractContextManager[dict[str, str]]]] = {

@@ -16,7 +16,8 @@ from ffrecord.cli import umount
 from ffrecord_fuse.filesystem import MISSING, Filesystem, Ownership, Separated, Subfolder
 from ffrecord_fuse.mounting import changes, mounttable
 from ffrecord_fuse.mounting.mounttable import MountEntry, overlay_label
-from tests.support import archives, trees
+from ffrecord_fuse.mounting.overlay import Overlay
+from tests.support import archives, handmade, trees
 
 names = st.binary(min_size=1, max_size=40).map(lambda name: name.replace(b"\0", b"/"))
 
@@ -86,6 +87,13 @@ def test_a_symlink_in_the_place_of_the_changes_is_not_followed(
     found.close()
     assert stat.S_IMODE(victim.stat().st_mode) == 0o700
     assert stat.S_IMODE((moved / "upper").stat().st_mode) == 0o777
+
+
+def test_a_process_with_many_open_files_covers_a_mount(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An archive of many shards takes many descriptors."""
+    monkeypatch.setattr(Overlay, "_cover", lambda self: None)
+    with handmade.many_descriptors():
+        Overlay.__new__(Overlay).cover()
 
 
 # ---- without hard links ------------------------------------------------------------------------

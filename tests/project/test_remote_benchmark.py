@@ -101,10 +101,9 @@ def test_raw_obstore_asks_for_the_same_ranges_as_our_reader(server: Server, root
 
 @pytest.mark.parametrize(
     ("contestant", "second_requests"),
-    [(remote_loaders.BLOCKS, False), (remote_loaders.FULL, True),
-     (remote_loaders.WEBDATASET, True)],
+    [(remote_loaders.BLOCKS, False), (remote_loaders.WEBDATASET, True)],
     ids=lambda one: getattr(one, "name", str(one)),
-)  # fmt: skip
+)
 def test_epochs_have_every_record_twice(
     server: Server, root: Path, contestant: remote_loaders.Contestant, second_requests: bool
 ) -> None:

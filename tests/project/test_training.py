@@ -41,7 +41,7 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     [
         pytest.param("2", "0", 17, 1, id="fewer workers"),
         pytest.param("0", "4", 5, 0, id="more workers", marks=pytest.mark.long),
-        pytest.param("2", "2", 12, 0, id="after the last step of an epoch"),
+        pytest.param("2", "2", 12, 0, id="after the last step", marks=pytest.mark.long),
     ],
 )
 def test_a_resumed_run_ends_with_the_weights_of_an_uninterrupted_one(

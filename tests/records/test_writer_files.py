@@ -26,7 +26,7 @@ from ffrecord import (
     UnclosedWarning,
 )
 from ffrecord.format import records as record_layout
-from tests.support import handmade
+from tests.support import handmade, kills
 from tests.support.handmade import OLD
 from tests.support.writing import (
     Pattern,
@@ -57,7 +57,7 @@ def test_too_few_records_leave_the_target_unchanged(target: Path) -> None:
 def test_one_record_too_many_is_refused_and_the_others_are_kept(target: Path) -> None:
     with FileWriter(target, 1) as writer:
         writer.write_one(b"one")
-        with pytest.raises(CountError):
+        with pytest.raises(CountError, match=f"{target}: .* 1 records"):
             writer.write_one(b"two")
         assert writer.count == 1
     assert read_all(target) == [b"one"]
@@ -210,6 +210,8 @@ def test_a_file_system_without_unnamed_files_can_be_written(
         assert beside[0].startswith(".target.ffr.")
         assert beside[0].endswith(".tmp")
         assert target.read_bytes() == OLD
+        with FileReader(target.parent) as reader:
+            assert reader.fnames == [str(target)]
     assert read_all(target) == [b"one", b"two"]
     assert os.listdir(target.parent) == [target.name]
 
@@ -314,86 +316,17 @@ def test_a_header_that_does_not_fit_after_a_copy_leaves_nothing_behind(
     assert untouched(target)
 
 
-KILLED = """
-import os, sys
-from ffrecord import FileWriter
-path, n, point, named = sys.argv[1], sys.argv[2], sys.argv[3], sys.argv[4]
+@pytest.mark.parametrize("n", [2, None])
+def test_a_writer_killed_before_its_end_leaves_nothing_behind(n: int | None, target: Path) -> None:
+    """tests/robustness/test_crash_points.py kills writers at their system calls."""
 
-def stop(here):
-    if here == point:
-        print("here", flush=True)
-        sys.stdin.read()
+    def work(_tell: object) -> None:
+        writer = FileWriter(target, n)
+        writer.write([b"x" * (2 << 20), b"new"])
+        os.kill(os.getpid(), signal.SIGKILL)
 
-def stop_before(name):
-    call = getattr(os, name)
-    def stopped(*args, **kwargs):
-        stop("before " + name)
-        result = call(*args, **kwargs)
-        stop("after " + name)
-        return result
-    setattr(os, name, stopped)
-
-if named == "named":
-    plain = os.open
-    def refusing(path, flags, *args, **kwargs):
-        if flags & os.O_TMPFILE == os.O_TMPFILE:
-            raise OSError(95, "not supported")
-        return plain(path, flags, *args, **kwargs)
-    os.open = refusing
-for name in ("fsync", "link", "rename"):
-    stop_before(name)
-writer = FileWriter(path, None if n == "None" else int(n))
-stop("opened")
-writer.write_one(b"x" * (2 << 20))
-stop("half")
-writer.write_one(b"new")
-stop("written")
-writer.close()
-print("not stopped", flush=True)
-"""
-
-
-def kill_at(point: str, path: Path, n: str, named: str) -> None:
-    process = handmade.python(KILLED, str(path), n, point, named)
-    assert process.stdout is not None
-    line = process.stdout.readline()
-    process.send_signal(signal.SIGKILL)
-    _out, err = process.communicate()
-    assert line == "here\n", err
-
-
-@pytest.mark.parametrize("n", ["2", "None"])
-@pytest.mark.parametrize("point", ["opened", "half", "written", "before fsync", "before link"])
-def test_a_killed_writer_leaves_nothing_behind(point: str, n: str, target: Path) -> None:
-    kill_at(point, target, n, "unnamed")
+    assert kills.run(work, None)[2]
     assert untouched(target)
-
-
-@pytest.mark.parametrize(
-    ("point", "named"),
-    [
-        ("before rename", "unnamed"),
-        ("half", "named"),
-        ("written", "named"),
-        ("before fsync", "named"),
-        ("before rename", "named"),
-    ],
-)
-def test_a_killed_writer_leaves_at_worst_a_hidden_temporary_file(
-    point: str, named: str, target: Path
-) -> None:
-    kill_at(point, target, "2", named)
-    assert target.read_bytes() == OLD
-    for name in os.listdir(target.parent):
-        assert name == target.name or (name.startswith(".target.ffr.") and name.endswith(".tmp"))
-    with FileReader(target.parent) as reader:
-        assert reader.fnames == [str(target)]
-
-
-def test_a_writer_killed_after_its_rename_leaves_the_whole_new_file(target: Path) -> None:
-    kill_at("after rename", target, "2", "unnamed")
-    assert read_all(target) == [b"x" * (2 << 20), b"new"]
-    assert os.listdir(target.parent) == [target.name]
 
 
 # ---- a full disk ---------------------------------------------------------------------------
@@ -421,17 +354,16 @@ print("fine")
 """
 
 
-@pytest.mark.parametrize("n", ["40", "None"])
-@pytest.mark.parametrize("limit", [1_000, 1_000_000, 3_999_999])
+@pytest.mark.parametrize(
+    ("limit", "n"), [(1_000, "None"), (1_000_000, "40"), (3_999_999, "40"), (3_999_999, "None")]
+)
 def test_a_file_above_the_size_limit_raises_no_room_error(limit: int, n: str, target: Path) -> None:
     out, err = handmade.python(NO_ROOM, str(target.parent), n, str(limit)).communicate()
     assert out == "no room\nfine\n", err
     assert untouched(target)
 
 
-@pytest.mark.parametrize(
-    ("size", "n"), [("1m", "40"), ("3m", "40"), ("1m", "None"), ("5m", "None")]
-)
+@pytest.mark.parametrize(("size", "n"), [("3m", "40"), ("5m", "None")])
 def test_a_full_disk_raises_no_room_error(size: str, n: str, tmp_path: Path) -> None:
     """Use a small tmpfs, in a mount namespace that ends with its process.
 
@@ -629,13 +561,15 @@ KEPT = {
 }
 
 
-@pytest.mark.parametrize("how", KEPT.values(), ids=KEPT)
-@pytest.mark.parametrize("script", FORGOTTEN.values(), ids=FORGOTTEN)
+@pytest.mark.parametrize(
+    ("writer", "how"),
+    [*((writer, "global") for writer in FORGOTTEN), *(("record file", how) for how in [*KEPT][1:])],
+)
 def test_a_script_that_never_closes_its_writer_ends_with_one_warning(
-    script: str, how: str, tmp_path: Path
+    writer: str, how: str, tmp_path: Path
 ) -> None:
     ended = subprocess.run(
-        [sys.executable, "-c", f"import ffrecord\n{script}\n{how}"],
+        [sys.executable, "-c", f"import ffrecord\n{FORGOTTEN[writer]}\n{KEPT[how]}"],
         cwd=tmp_path, capture_output=True, text=True, check=True,
     )  # fmt: skip
     (line,) = ended.stderr.splitlines()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import functools
 import os
 import shutil
 import socket
@@ -78,6 +80,35 @@ def moto(environment: dict[str, str]) -> Iterator[str]:
     command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
     with _running(command, f"http://127.0.0.1:{port}/moto-api/data.json", environment):
         yield f"http://127.0.0.1:{port}"
+
+
+_shared = contextlib.ExitStack()
+atexit.register(_shared.close)
+
+
+@functools.cache
+def _moto() -> str:
+    return _shared.enter_context(moto({}))
+
+
+def empty_bucket() -> str:
+    """Return the URL of an S3 server with an empty bucket, which takes any credentials.
+
+    All tests use the same server, because it takes seconds to start.
+    """
+    url = _moto()
+    for method, path in (("POST", "moto-api/reset"), ("PUT", "bucket")):
+        asked = urllib.request.Request(f"{url}/{path}", method=method)
+        urllib.request.urlopen(asked, timeout=PATIENCE).close()
+    return url
+
+
+def variables(url: str) -> dict[str, str]:
+    """Return the environment variables that lead to the bucket."""
+    return {
+        "AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "SECRET", "AWS_ENDPOINT_URL": url,
+        "AWS_REGION": "us-east-1",
+    }  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

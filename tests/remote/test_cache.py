@@ -409,8 +409,11 @@ DAMAGES: dict[str, Callable[[Path], None]] = {
 
 
 @pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize("check_data", [True, False])
-@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize(
+    ("damage", "check_data"),  # without checks, no checksum of a record finds what the cache misses
+    [*((damage, False) for damage in DAMAGES),
+     *((damage, True) for damage in ("flipped bytes", "entries before data", "short copy"))],
+)  # fmt: skip
 def test_damage_to_the_cache_is_found_and_put_right(
     through: Proxy, record_file: str, records: list[bytes], cache: Path, damage: str,
     check_data: bool,

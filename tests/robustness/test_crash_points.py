@@ -22,8 +22,7 @@ from tests.support import jobs, kills, trees
 from tests.support.jobs import EVERY, OTHERS, PACKING, WRITING, Content, Job, Sources
 from tests.support.trees import Found
 
-SHORT, LONG = 5, 200
-FEW, MANY = 2, 60
+SHORT, LONG, MANY = 5, 200, 60
 
 
 @pytest.fixture(scope="session")
@@ -120,6 +119,8 @@ def kill_at_points(trial: Trial, count: int, *, all_of_them: bool) -> None:
         assert kills.run(trial.work, point)[2], point
         outcomes.add(trial.found() == new)
         assert trial.job.leaves(trial.found(), old, new), point
+        beside = {*os.listdir(trial.target.parent)} - {*trial.job.names(trial.target)}
+        assert all(name.startswith(f".{trial.target.stem}") for name in beside), point
         if number % 2 and trial.found() != new:  # kill the second run too, at another moment
             kills.run(trial.work, moments[number * 5 % len(moments)])
             assert trial.job.leaves(trial.found(), old, new), point
@@ -141,16 +142,15 @@ def test_any_other_killed_job_leaves_the_old_or_new_target_or_none(
     kill_at_points(trial, count, all_of_them=False)
 
 
-@each(EVERY, FEW, MANY)
-def test_a_kill_at_a_random_time_leaves_the_old_or_new_target_or_none(
-    trial: Trial, count: int
-) -> None:
+@pytest.mark.long  # only calls change files, and the tests above kill at calls
+@pytest.mark.parametrize("trial", EVERY, indirect=True, ids=str)
+def test_a_kill_at_a_random_time_leaves_the_old_or_new_target_or_none(trial: Trial) -> None:
     old = trial.prepare()
     began = time.monotonic()
     trial.work()
     seconds = time.monotonic() - began
     new = trial.found()
-    for _ in range(count):
+    for _ in range(MANY):
         seed = random.randrange(1 << 32)
         print(f"{trial.job}: seed {seed}")  # shown if the test fails, to repeat this moment
         old = trial.prepare()

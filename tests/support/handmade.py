@@ -5,17 +5,19 @@ This module must not use the package, because its results are compared with the 
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
 import mmap
 import os
 import random
 import re
+import resource
 import struct
 import subprocess
 import sys
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -125,6 +127,22 @@ def cached_pages(path: Path) -> list[bool]:
 def open_descriptors() -> int:
     gc.collect()  # do not count objects that earlier tests left in cycles
     return len(os.listdir("/proc/self/fd"))
+
+
+@contextlib.contextmanager
+def many_descriptors() -> Iterator[None]:
+    """Let all new descriptors be above 1023, as in a process with many shards open."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(limits[0], 2048), limits[1]))
+    held = [os.open(os.devnull, os.O_RDONLY)]
+    try:
+        while held[-1] < 1023:
+            held.append(os.dup(held[0]))
+        yield
+    finally:
+        for fd in held:
+            os.close(fd)
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
 def aio_contexts() -> int:

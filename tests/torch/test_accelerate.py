@@ -70,10 +70,10 @@ def test_a_prepared_loader_gives_the_same_batches(
 @pytest.mark.parametrize(
     ("kind", "workers"),
     [
-        ("in order", 0),
         ("shuffle", 0),
-        ("ShuffleSampler", 0),
         ("ShuffleSampler", 2),
+        pytest.param("in order", 0, marks=pytest.mark.long),
+        pytest.param("ShuffleSampler", 0, marks=pytest.mark.long),
         pytest.param("in order", 2, marks=pytest.mark.long),
         pytest.param("shuffle", 2, marks=pytest.mark.long),
     ],

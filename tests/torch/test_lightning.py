@@ -113,10 +113,10 @@ def fit_with_checkpoints(loader: DataLoader[Any], folder: Path) -> Recorder:
 @pytest.mark.parametrize(
     ("kind", "workers"),
     [
-        ("in order", 0),
-        ("ShuffleSampler", 0),
         ("RandomSampler", 0),
         ("ShuffleSampler", 2),
+        pytest.param("in order", 0, marks=pytest.mark.long),
+        pytest.param("ShuffleSampler", 0, marks=pytest.mark.long),
         pytest.param("in order", 2, marks=pytest.mark.long),
         pytest.param("RandomSampler", 2, marks=pytest.mark.long),
     ],
@@ -136,7 +136,7 @@ def test_fit_continues_after_any_batch(
     assert wrong == {}
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.long)])
 def test_fit_from_a_checkpoint_at_the_end_of_an_epoch_uses_the_next_order(
     workers: int, numbers: Path, tmp_path: Path
 ) -> None:
@@ -218,8 +218,7 @@ def test_several_processes_share_every_epoch_and_keep_the_options(
 # ---- validate, test, predict -----------------------------------------------------------------
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("stage", ["validate", "test"])
+@pytest.mark.parametrize(("stage", "workers"), [("validate", 0), ("test", 2)])
 def test_evaluation_sees_every_sample_once_in_order(
     stage: str, workers: int, numbers: Path, tmp_path: Path
 ) -> None:
@@ -229,8 +228,7 @@ def test_evaluation_sees_every_sample_once_in_order(
     assert [n for batch in model.evaluated for n in batch] == list(range(N))
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("drop_last", [False, True])
+@pytest.mark.parametrize(("drop_last", "workers"), [(False, 0), (True, 2)])
 def test_predictions_cover_every_sample_in_order(
     drop_last: bool, workers: int, numbers: Path, tmp_path: Path
 ) -> None:

@@ -270,6 +270,12 @@ def test_a_dropped_connection_is_closed_without_the_garbage_collector(
             time.sleep(0.01)
 
 
+def test_a_server_with_more_than_1024_open_files_answers(archive: Path) -> None:
+    """A dataset in shards keeps a descriptor for each file of each field."""
+    with handmade.many_descriptors(), browsers.served(archive) as server:
+        assert len(Client(server).ask("api/list?pattern=*.npy")["rows"]) == 3
+
+
 # ---- bytes ---------------------------------------------------------------------------------
 
 

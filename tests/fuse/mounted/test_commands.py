@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import json
 import os
 import shutil
@@ -171,16 +169,6 @@ def test_every_failure_is_one_line_and_an_exit_code(
     assert not is_mounted(mountpoint)
 
 
-def test_a_mountpoint_in_use_is_reported_with_the_next_step(
-    archive: Path, mountpoint: Path
-) -> None:
-    assert command("mount", archive, mountpoint).returncode == 0
-    done = command("mount", archive, mountpoint)
-    assert done.returncode == 18
-    assert f"ffrecord umount {mountpoint}" in one_line(done)
-    assert (mountpoint / "file").read_bytes() == b"content"
-
-
 DELETED_FOLDER = """
 import os, subprocess, sys
 os.mkdir("deleted")
@@ -228,21 +216,6 @@ def test_a_signal_unmounts_and_ends_a_foreground_mount(
     assert not is_mounted(mountpoint)
     assert f"mounted {archive} on {mountpoint}" in said
     assert "Traceback" not in said
-
-
-def test_a_signal_unmounts_even_if_a_file_is_open(archive: Path, mountpoint: Path) -> None:
-    process = foreground(archive, mountpoint)
-    fd = os.open(mountpoint / "file", os.O_RDONLY)
-    try:
-        process.send_signal(signal.SIGTERM)
-        _, said = process.communicate(timeout=mounting.PATIENCE)
-        assert process.returncode == 0, said
-        assert not is_mounted(mountpoint)
-        with mounting.fails_with(errno.ENOTCONN):
-            os.pread(fd, 1, 0)
-    finally:
-        with contextlib.suppress(OSError):  # the daemon has ended
-            os.close(fd)
 
 
 def test_a_foreground_mount_ends_when_it_is_unmounted_from_outside(
@@ -320,24 +293,6 @@ def test_a_file_system_of_another_kind_is_left_alone(tmp_path: Path) -> None:
     assert done.returncode == 18
     assert "not an archive" in one_line(done)
     assert os.path.ismount("/proc")
-
-
-@mounting.BY_FUSE
-def test_a_dead_mount_is_unmounted(archive: Path, mountpoint: Path, backend: str) -> None:
-    assert command("mount", archive, mountpoint, "--backend", backend).returncode == 0
-    mounting.kill(mountpoint)
-    # A dying process loses its arguments some time before its descriptors.
-    assert mounting.wait_until(lambda: errno_of_stat(mountpoint) == errno.ENOTCONN)
-    assert command("umount", mountpoint).returncode == 0
-    assert os.listdir(mountpoint) == []
-
-
-def errno_of_stat(path: Path) -> int | None:
-    try:
-        os.stat(path)
-    except OSError as error:
-        return error.errno
-    return None
 
 
 def test_a_path_through_a_symlink_is_unmounted(

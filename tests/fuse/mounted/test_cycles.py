@@ -12,7 +12,7 @@ import pytest
 from tests.fuse.mounted import mounting
 from tests.support import archives, handmade, trees
 
-FEW, MANY = 50, 1_000
+FEW, MANY = 20, 1_000
 
 # Each cycle runs the commands in a forked process: starting Python would take longer than the rest.
 # After each cycle, the remaining processes, descriptors and mounts are counted.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import random
@@ -150,10 +151,18 @@ def assert_nothing_is_left(folder: Path, paths: list[Path]) -> None:
         assert mounting.wait_until_ended(path), "a daemon is left"
 
 
+# The back ends share the code that ends a mount with its program: each signal and each kind of
+# program is tried with one of them.
 @pytest.mark.parametrize(
-    ("name", "signo"),
-    [*(("one", signo) for signo in DEADLY), *((name, signal.SIGKILL) for name in [*PROGRAMS][1:])],
-)
+    ("name", "signo", "backend"),
+    [
+        *(("one", signal.SIGKILL, backend) for backend in mounting.BACKENDS),
+        ("one", signal.SIGTERM, "native"), ("one", signal.SIGHUP, "kernel"),
+        *((name, signal.SIGKILL, backend) for name, backend in zip(
+            [*PROGRAMS][1:], itertools.cycle(mounting.BACKENDS), strict=False)),
+    ],
+    indirect=["backend"],
+)  # fmt: skip
 def test_nothing_is_left_of_a_mount_whose_program_was_killed(
     archive: Path, name: str, signo: signal.Signals, backend: str
 ) -> None:
@@ -244,15 +253,12 @@ def test_a_forked_child_that_leaves_the_block_does_not_end_the_mount(
 def test_nothing_is_left_of_a_program_that_was_killed_while_it_mounts(
     archive: Path, signo: signal.Signals, to_all: bool
 ) -> None:
-    generator = random.Random(signo)
-    for _ in range(2):
-        with program(ONE, archive, "native") as running:
-            made = mounting.wait_until(lambda: bool(os.listdir(running.folder)))
-            assert made
-            time.sleep(
-                generator.uniform(0, 0.5)
-            )  # a moment between creating the folder and mounting
-            (os.killpg if to_all else os.kill)(running.process.pid, signo)
-            running.process.wait(mounting.PATIENCE)
-            folder = [running.folder / name for name in os.listdir(running.folder)]
-            assert_nothing_is_left(running.folder, folder)
+    # A moment between creating the folder and mounting.
+    moment = random.Random(f"{signo} {to_all}").uniform(0, 0.5)
+    with program(ONE, archive, "native") as running:
+        assert mounting.wait_until(lambda: bool(os.listdir(running.folder)))
+        time.sleep(moment)
+        (os.killpg if to_all else os.kill)(running.process.pid, signo)
+        running.process.wait(mounting.PATIENCE)
+        folder = [running.folder / name for name in os.listdir(running.folder)]
+        assert_nothing_is_left(running.folder, folder)

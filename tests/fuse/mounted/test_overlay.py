@@ -284,13 +284,13 @@ print(json.dumps(found))
 
 
 @needs_root
-def test_names_with_special_characters(archive: Path, tmp_path: Path, backend: str) -> None:
+def test_names_with_special_characters(archive: Path, tmp_path: Path) -> None:
     odd = tmp_path / "a,b:c\\d %41\n\udcff"
     odd.mkdir()
     moved = archive.rename(odd / "tree:1,2.ffr")
     point, changes = odd / "mnt,=:", odd / "changes\\:,="
     point.mkdir()
-    with overlaid(moved, point, changes, "--backend", backend) as top:
+    with overlaid(moved, point, changes) as top:
         (top / "new").write_bytes(b"new")
         (found,) = [each for each in entries() if each.mountpoint == str(point)]
         assert found.changes == str(changes)
@@ -363,7 +363,11 @@ def test_an_overlay_ends_with_the_program_that_it_belongs_to(
 
 
 @needs_root
-@pytest.mark.parametrize("signo", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    ("backend", "signo"),
+    [("native", signal.SIGTERM), ("fusepy", signal.SIGINT), ("kernel", signal.SIGTERM)],
+    indirect=["backend"],
+)
 def test_a_signal_ends_a_foreground_overlay(
     archive: Path, mountpoint: Path, changes: Path, backend: str, signo: signal.Signals
 ) -> None:
@@ -620,12 +624,17 @@ sys.exit(cli.main([archive, mountpoint, "-o", f"overlay={changes},backend={backe
 
 
 @needs_root
-@pytest.mark.parametrize("how", ["refused by the kernel", "silent", "killed"])
+@pytest.mark.parametrize(
+    ("backend", "how"),
+    [
+        ("native", "killed"), ("fusepy", "killed"),
+        ("native", "refused by the kernel"), ("kernel", "silent"),
+    ],
+    indirect=["backend"],
+)  # fmt: skip
 def test_an_overlay_that_fails_leaves_nothing(
     archive: Path, mountpoint: Path, changes: Path, tmp_path: Path, backend: str, how: str
 ) -> None:
-    if (backend, how) == ("kernel", "killed"):
-        pytest.skip("no daemon serves this back end")
     arguments = map(str, (archive, mountpoint, changes, backend, tmp_path / "log", how))
     process = handmade.python(FAILING, *arguments)
     _, said = process.communicate(timeout=mounting.PATIENCE)

@@ -12,10 +12,16 @@ from tests.fuse.mounted import mounting
 from tests.fuse.mounted.conftest import Packed
 from tests.support import trees
 
-FOLDERS = ["nested", "nested/a/b", "names", "hard", "many", "empty", "links/to folder"]
 
-
-@pytest.mark.parametrize("folder", FOLDERS)
+@pytest.mark.parametrize(
+    ("folder", "backend"),
+    [
+        *((folder, backend) for folder in ("nested", "hard") for backend in mounting.BACKENDS),
+        ("nested/a/b", "native"), ("names", "fusepy"), ("many", "kernel"), ("empty", "native"),
+        ("empty", "kernel"), ("links/to folder", "fusepy"),
+    ],
+    indirect=["backend"],
+)  # fmt: skip
 def test_a_folder_is_shown_with_everything_in_it(
     folder: str, whole: Packed, tmp_path: Path, backend: str
 ) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from tests.fuse.mounted import mounting
 from tests.fuse.mounted.conftest import Packed
-from tests.fuse.mounted.mounting import Mounted, output
+from tests.fuse.mounted.mounting import WHOLE, Mounted, output
 from tests.fuse.mounted.system import handle_of, open_handle
 from tests.support import trees
 
@@ -94,20 +94,23 @@ def test_file_handles_stay_valid_across_mounts_for_nfs_servers(
             os.close(fd)
 
 
-# ---- tools -------------------------------------------------------------------------------------
+# ---- tools: one form of archive, because the test above compares every form byte by byte ---------
 
 
+@WHOLE
 @pytest.mark.skipif(not trees.rsync_is_there(), reason="rsync is not installed")
 def test_rsync_finds_nothing_to_change(mounted: Mounted) -> None:
     assert trees.rsync_differences(mounted.source, mounted.path) == []
     assert trees.rsync_differences(mounted.path, mounted.source) == []
 
 
+@WHOLE
 @needs("diff")
 def test_diff_finds_no_difference(mounted: Mounted) -> None:
     assert output("diff", "-r", "--no-dereference", mounted.source, mounted.path) == b""
 
 
+@WHOLE
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -131,6 +134,7 @@ def found_by_find(top: Path, arguments: Sequence[str]) -> list[bytes]:
     return sorted(output("find", ".", *arguments, cwd=top).split(b"\0"))
 
 
+@WHOLE
 @needs("tar")
 def test_tar_makes_the_same_archive(mounted: Mounted) -> None:
     """The tar files are equal byte for byte: names, owners, modes, times, links, contents.
@@ -150,12 +154,14 @@ def digest_of_tar(top: Path) -> str:
     return hashlib.sha256(packed).hexdigest()
 
 
+@WHOLE
 @needs("cp")
 def test_cp_copies_everything_out(mounted: Mounted, tmp_path: Path) -> None:
     output("cp", "-a", f"{mounted.path}/.", tmp_path / "copy")
     assert trees.differences(mounted.source, tmp_path / "copy") == []
 
 
+@WHOLE
 @needs("md5sum")
 def test_md5sum_gives_the_same_sums(mounted: Mounted) -> None:
     assert sums(mounted.path) == sums(mounted.source)
@@ -166,6 +172,7 @@ def sums(top: Path) -> list[bytes]:
     return sorted(found.split(b"\0"))
 
 
+@WHOLE
 @needs("grep")
 def test_grep_finds_the_same_lines(mounted: Mounted) -> None:
     assert matches(mounted.path) == matches(mounted.source) != [b""]

@@ -352,3 +352,14 @@ def text(string: str) -> bytes:
 def folder(items: bytes, make: bytes = b"}") -> bytes:
     """Return a whole pickle of one folder with these items."""
     return b"\x80\x04" + make + b"(" + items + b"u."
+
+
+# The opcodes of pickled folders, some other opcodes, and their arguments.
+PIECES = [
+    b"}", b"(", b"u", b"s", b")", b"R", b"\x81", b"\x94", b"K\0", b"K\1", b"M\1\1", b"J\xff\0\0\0",
+    b"\x8a\1\5", b"\x8a\0", b"q\0", b"q\1", b"h\0", b"h\1", b"r\1\0\0\0", b"j\1\0\0\0",
+    b"\x8c\1a", b"\x8c\0", b"\x8d\1\0\0\0\0\0\0\0c", b"\x93", b"ccollections\nOrderedDict\n",
+    b"c", b"\n", b".", b"\x80\x02", b"0", b"N", b"\x88", b"\x95\0\0\0\0\0\0\0\0",
+    text("b"), text("\udce9"), text("collections"), text("OrderedDict"),
+]  # fmt: skip
+ITEMS = [b"\x8c\1a\x94K\0", text("b") + b"q\1K\1", text("c") + b"}", b"h\0K\0", text("d") + b"}("]

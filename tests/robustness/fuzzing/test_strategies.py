@@ -1,4 +1,4 @@
-"""Hypothesis strategies for the most used parsers: record files, indexes, FUSE requests.
+"""Hypothesis strategies for the most used parsers: record files, indexes, pickles, FUSE requests.
 
 They make valid input, change a few numbers in it, and correct the checksums. The targets judge the
 outcome. Hypothesis shrinks a failing input.
@@ -11,10 +11,10 @@ import struct
 from typing import Any
 
 import pytest
-from hypothesis import event, given
+from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from tests.robustness.attacks.builders import Symlink, plant
+from tests.robustness.attacks.builders import ITEMS, PIECES, Symlink, plant, sealed, text
 from tests.robustness.fuzzing import indexes, records, reference, table, wire
 from tests.robustness.fuzzing.mutate import NUMBERS
 from tests.robustness.fuzzing.target import Target, try_one
@@ -22,9 +22,10 @@ from tests.support import handmade, kernel
 
 pytestmark = pytest.mark.filterwarnings("ignore::ffrecord.errors.LegacyFileWarning")
 
+PLACES = st.integers(0, 1 << 16)
 CHANGES = st.lists(
-    st.tuples(st.integers(0, 1 << 16), st.sampled_from([4, 8]), st.sampled_from(NUMBERS)),
-    max_size=3,
+    st.tuples(PLACES, st.sampled_from([4, 8]), st.integers(0, 20) | st.sampled_from(NUMBERS)),
+    max_size=4,
 )
 
 
@@ -89,11 +90,27 @@ def test_an_index_of_any_tree_is_accepted(tree: Any) -> None:
     assert try_one(target("index"), image).word in ("sound", "odd attributes")
 
 
-@given(TREES, CHANGES)
+@given(TREES.map(image_of) | st.sampled_from(indexes.IMAGES), CHANGES)
+@settings(max_examples=400)
 def test_indexes_are_refused_or_looked_up_as_specified(
-    tree: Any, changes: list[tuple[int, int, int]]
+    image: bytes, changes: list[tuple[int, int, int]]
 ) -> None:
-    tried("index", changed(image_of(tree), changes))
+    image = changed(image, changes)
+    tried("index", image)
+    tried("archive", sealed(indexes.DRAFT.files, image))
+
+
+@given(st.lists(st.sampled_from(PIECES + ITEMS * 4), max_size=30), st.binary(max_size=3))
+@settings(max_examples=400)
+def test_pickles_are_refused_or_read_as_by_pickle(pieces: list[bytes], end: bytes) -> None:
+    tried("pickle", b"\x80\x04}(" + b"".join(pieces) + end + b"u.")
+
+
+def test_no_opcode_of_a_pickle_does_harm_at_any_place() -> None:
+    for opcode in range(256):
+        for before in (b"", b"}", b"(", b"}(", text("a"), b"}" + text("a"), b"K\0", b"))", b"}}}"):
+            for after in (b"", b"\0", b"\xff" * 12, b"\n\n", b"a\nb\n"):
+                try_one(target("pickle"), before + bytes([opcode]) + after)
 
 
 REQUESTS = st.builds(
