@@ -42,7 +42,7 @@ from tests.support.executors import EXECUTORS, files_in
 from tests.support.packing import require_valid
 from tests.support.patience import PATIENCE
 
-FILES = 5_000
+FILES = 20_000
 SIZE = 20_000  # of a shard of the small folder
 
 

@@ -27,7 +27,7 @@ os.environ.update({
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # otherwise Ray warns about its next version
 })  # fmt: skip
 
-FILES = 4_000
+FILES = 20_000
 SHARD_SIZE = "60kB"
 LIMIT = 300  # seconds for a test; the longest takes ten
 
