@@ -8,6 +8,7 @@ A part of a page that begins with one of these marks and ends with `<!-- end -->
     <!-- scripts/bench read: machine -->   the machine on which the benchmark ran
     <!-- scripts/bench all: headline -->   the table of README.md, which `headline` makes
     <!-- scripts/bench all: decisions -->  that of docs/benchmarks.md, with more rows and links
+    <!-- scripts/bench all: runs -->       the days and machines of all benchmarks
 
 No figure is copied by hand. A test fails when a page and its JSON differ. `charts` draws the PNGs.
 """
@@ -30,7 +31,7 @@ PAGES = (
 )
 PART = re.compile(
     r"(?P<begin><!-- scripts/bench (?P<name>\w+)"
-    r"(?P<form>: (?:summary|goals|machine|headline|decisions))? -->\n)"
+    r"(?P<form>: (?:summary|goals|machine|headline|decisions|runs))? -->\n)"
     r".*?(?P<end><!-- end -->)",
     re.DOTALL,
 )
@@ -49,7 +50,9 @@ def rendered(text: str, results: Path) -> str:
 
     def part(match: re.Match[str]) -> str:
         form = match["form"]
-        if match["name"] == "all":
+        if form == ": runs":
+            body = runs(results)
+        elif match["name"] == "all":
             body = headline.table(
                 lambda name: _document(results, name), links=form == ": decisions"
             )
@@ -68,6 +71,17 @@ def machine_line(machine: dict[str, Any]) -> str:
     return (
         f"Machine: {machine['cores']} cores of {machine['cpu']}, {gibibytes} GiB, "
         f"{machine['filesystem']}, Linux {kernel}, Python {machine['python']}."
+    )
+
+
+def runs(results: Path) -> str:
+    """List the benchmarks by the day and the machine of their stored figures."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for path in sorted(results.glob("*.json")):
+        machine = _document(results, path.stem)["machine"]
+        found.setdefault((machine["date"][:10], machine_line(machine)), []).append(path.stem)
+    return "\n".join(
+        f"- {day}: {', '.join(names)}. {machine}" for (day, machine), names in sorted(found.items())
     )
 
 
