@@ -19,6 +19,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from ffrecord.atomic.locks import is_at, take
@@ -28,7 +29,6 @@ from ffrecord.remote.answers import Place
 from ffrecord.remote.files import Access
 from ffrecord.remote.link import Link
 from ffrecord.remote.options import CACHE, checked
-from ffrecord.remote.trouble import Trouble, error_for
 
 FOLDER = "uploads"  # in the cache folder
 SUFFIX = ".upload"
@@ -208,10 +208,8 @@ def undo(
 
     async def work() -> None:
         for name, others in before.items():
-            try:
-                await sending.abort(places[name], others)
-            except Trouble as trouble:
-                raise error_for(places[name].shown, trouble, None, 1, writing=True) from None
+            abort = partial(sending.abort, places[name], others)
+            await link.write(places[name], abort, sending.LONG)
         if last is not None and await sending.version(link, places[last]) is None:
             await sending.remove(link, list(places.values()))
 
