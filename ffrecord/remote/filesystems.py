@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import secrets
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
@@ -161,7 +162,8 @@ class FileSystem:
             await self._call("put_file", parts.path, key)
             parts.sent(parts.size)
             return
-        hidden = f"{folder}{slash}.{name}.uploading"
+        # Two writers of one file, such as a task that runs twice, must not mix their bytes.
+        hidden = f"{folder}{slash}.{name}.{secrets.token_hex(4)}.uploading"
         try:
             await self._call("put_file", parts.path, hidden)
             await self._call("mv", hidden, key)
