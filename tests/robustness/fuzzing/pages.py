@@ -121,7 +121,10 @@ def pages() -> Target:
     opened = [open_path(top / name) for name in ("tree.ffr", "records.ffr", "dataset")]
     KEPT.append(opened)
     access = Access(TOKEN, "127.0.0.1")
-    servers: list[Any] = [SimpleNamespace(access=access, app=App(each)) for each in opened]
+    servers: list[Any] = [
+        SimpleNamespace(access=access, app=App(each), is_known=lambda connection: None)
+        for each in opened
+    ]
     contents = [tree[name] for name in sorted(tree) if "/" not in name], [*tree.values()]
 
     def run(data: bytes) -> str:
