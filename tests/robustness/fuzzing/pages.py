@@ -10,9 +10,10 @@ import struct
 import zipfile
 import zlib
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import numpy as np
 from PIL import Image
@@ -120,7 +121,10 @@ def pages() -> Target:
     opened = [open_path(top / name) for name in ("tree.ffr", "records.ffr", "dataset")]
     KEPT.append(opened)
     access = Access(TOKEN, "127.0.0.1")
-    servers: list[Any] = [SimpleNamespace(access=access, app=App(each)) for each in opened]
+    servers: list[Any] = [
+        SimpleNamespace(access=access, app=App(each), is_known=lambda connection: None)
+        for each in opened
+    ]
     contents = [tree[name] for name in sorted(tree) if "/" not in name], [*tree.values()]
 
     def run(data: bytes) -> str:
@@ -247,9 +251,15 @@ def previews_() -> Target:
 
     Pictures may be smaller than usual, because decoding large ones takes long.
     """
-    pictures.MOST_PIXELS = images.MOST_PIXELS = compression.LARGEST_VALUE = 1 << 20
 
     def run(data: bytes) -> str:
+        limits = (pictures, "MOST_PIXELS"), (images, "MOST_PIXELS"), (compression, "LARGEST_VALUE")
+        with ExitStack() as lower:  # other tests need the usual limits
+            for module, name in limits:
+                lower.enter_context(mock.patch.object(module, name, 1 << 20))
+            return show(data)
+
+    def show(data: bytes) -> str:
         which, part = (*data[:2], 0, 0)[:2]
         content = data[2:]
         if which >= 128:
@@ -278,7 +288,7 @@ def previews_() -> Target:
         *datasets._JSON, b"(3,", b"'<f8'", b"'<c16'", b"'<U1'", b"'<M8[s]'", b"True", b"IDAT",
         b"\x7f\xf0\0\0\0\0\0\0", b"\n", b",", b'"', b"\t", b";", b"\xff\xfe", b"1e308", b"[" * 2000,
     )  # fmt: skip
-    return Target("preview", run, tuple(seeds), _sealed_png, tokens, (ValueError,), 64 << 20)
+    return Target("preview", run, tuple(seeds), _sealed_png, tokens, (ValueError,), 128 << 20)
 
 
 def _shown(one: _One, part: int) -> dict[str, Any]:
