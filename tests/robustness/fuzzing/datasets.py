@@ -7,9 +7,11 @@ import io
 import json
 import struct
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 
@@ -169,12 +171,20 @@ def _seeds() -> tuple[bytes, ...]:
     return tuple(found)
 
 
-def values() -> Target:
-    """Fuzz encoded values. The first byte chooses the type.
+@contextmanager
+def lower_limits(*others: tuple[Any, str]) -> Iterator[None]:
+    """Lower the limits of unpacked values and pictures, because gigabytes take long.
 
-    The limit of an unpacked value is lower than usual, because unpacking gigabytes takes long.
+    Other tests of the same process need the usual limits.
     """
-    images.MOST_PIXELS = compression.LARGEST_VALUE = _SMALL
+    with ExitStack() as lower:
+        for module, name in ((images, "MOST_PIXELS"), (compression, "LARGEST_VALUE"), *others):
+            lower.enter_context(mock.patch.object(module, name, _SMALL))
+        yield
+
+
+def values() -> Target:
+    """Fuzz encoded values. The first byte chooses the type."""
     decode: dict[str, Callable[[Any], Any]] = dict(decoders)
     for type_ in TYPES[len(decoders) :]:
         how = compression.parse_compression(type_.partition("+")[2])
@@ -182,7 +192,8 @@ def values() -> Target:
 
     def run(data: bytes) -> str:
         type_ = TYPES[data[0] % len(TYPES)] if data else "bytes"
-        value = decode[type_](memoryview(bytearray(data[1:])))
+        with lower_limits():
+            value = decode[type_](memoryview(bytearray(data[1:])))
         read = _REFERENCES.get(type_)
         try:
             expected = value if read is None else read(data[1:])

@@ -10,17 +10,15 @@ import struct
 import zipfile
 import zlib
 from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
-from unittest import mock
 
 import numpy as np
 from PIL import Image
 
 import ffrecord
 from ffrecord import pack_folder
-from ffrecord.dataset import compression, images
 from ffrecord.dataset.codecs import decoders
 from ffrecord.view import answers, arrays, pictures, previews, values
 from ffrecord.view.access import Access
@@ -253,10 +251,7 @@ def previews_() -> Target:
     """
 
     def run(data: bytes) -> str:
-        limits = (pictures, "MOST_PIXELS"), (images, "MOST_PIXELS"), (compression, "LARGEST_VALUE")
-        with ExitStack() as lower:  # other tests need the usual limits
-            for module, name in limits:
-                lower.enter_context(mock.patch.object(module, name, 1 << 20))
+        with datasets.lower_limits((pictures, "MOST_PIXELS")):
             return show(data)
 
     def show(data: bytes) -> str:
