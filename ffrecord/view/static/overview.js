@@ -103,7 +103,7 @@ export class Overview {
     const again = (words, start) => el("button", { type: "button", onclick: () => this.poll(signal, start) }, words);
     const share = state.total ? state.done / state.total : 0;
     const parts = {
-      "not run": () => [el("span", {}, "What the page shows is verified when it is read. The rest was not checked yet."), again("Verify all", "start")],
+      "not run": () => [el("span", {}, "The page verifies everything that it reads. The rest was not checked yet."), again("Verify all", "start")],
       running: () => {
         const bar = el("progress", { max: 1, value: share });
         return [bar, el("span", {}, `${number(state.done)} of ${counted(state.total, "record")}`), again("Stop", "stop")];
