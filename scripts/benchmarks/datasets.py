@@ -25,7 +25,10 @@ CHUNK = 64
 """Records drawn from one generator: few enough to draw one record again, enough to be fast."""
 
 RECIPE = "1"
-"""Part of the `done` marker. Raise it when the bytes change; then all files are made again."""
+"""Part of the marker. Raise it when the bytes change; then all files are made again."""
+
+MARKER = "done"
+"""File in a set's folder. It exists if the set is whole, and has the recipe."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,13 +95,27 @@ def create(peer: str, root: str, name: str, mean: int, count: int) -> None:
 def make_once(folder: Path, recipe: str, write: Callable[[], None]) -> None:
     """Fill a folder unless the same recipe has filled it before.
 
-    The marker is written last: the files of an interrupted run are removed and made again.
+    The marker is written last: the files of an interrupted run are removed and made again. Its time
+    is that of the latest use.
     """
-    marker = folder / "done"
+    marker = folder / MARKER
     if marker.exists() and marker.read_text() == recipe:
+        marker.touch()
         return
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     write()
     harness.sync()
     marker.write_text(recipe)
+
+
+def make_room(root: Path, size: int) -> None:
+    """Remove sets below a folder, the longest unused first, until its disk has `size` bytes free.
+
+    The sets are made again when they are needed.
+    """
+    markers = sorted(root.rglob(MARKER), key=lambda marker: marker.stat().st_mtime)
+    for marker in markers:
+        if shutil.disk_usage(root).free >= size:
+            return
+        shutil.rmtree(marker.parent)

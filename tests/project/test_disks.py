@@ -1,6 +1,7 @@
 """scripts/bench disks: slow disks are set up and put back, and slow contestants are stopped.
 
-Also the bytes from the disk for each byte returned, in this and in other benchmarks.
+Also the bytes from the disk for each byte returned, and disks that data sets fill, in this and in
+other benchmarks.
 """
 
 from __future__ import annotations
@@ -15,11 +16,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from scripts.benchmarks import (
+    datasets,
     disks,
     disks_cases,
     harness,
@@ -370,3 +373,21 @@ def test_reading_a_tenth_too_much_misses_a_goal(
         for limit in limits:
             sample = Sample(limit.case, limit.contestant, 0, {"read_per_byte": value})
             assert limit.verdict(Results([sample])) == verdict
+
+
+@pytest.mark.parametrize(("missing", "kept"), [(0, "abc"), (1, "ac"), (2, "a"), (3, "")])
+def test_a_full_disk_loses_the_sets_that_were_not_used_for_the_longest_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: int, kept: str
+) -> None:
+    folders = {name: tmp_path / name / "layout" for name in "abc"}
+    for age, name in enumerate("cba"):
+        datasets.make_once(folders[name], "1", (folders[name] / "file").touch)
+        os.utime(folders[name] / datasets.MARKER, (0, 1000 - age))
+    datasets.make_once(folders["a"], "1", pytest.fail)  # a use
+
+    def usage(path: Path) -> Any:
+        return SimpleNamespace(free=sum(not each.exists() for each in folders.values()))
+
+    monkeypatch.setattr(shutil, "disk_usage", usage)
+    datasets.make_room(tmp_path, missing)
+    assert "".join(name for name, folder in folders.items() if folder.exists()) == kept
