@@ -70,7 +70,7 @@ def _losses_named(target: str) -> Iterator[None]:
 def submitted(
     executor: Executor, function: Callable[..., Result], tasks: Iterable[tuple[Any, ...]]
 ) -> list[Future[Result]]:
-    """Give all tasks to an executor. If that fails half-way, none of them runs on."""
+    """Submit all tasks. If that fails, cancel those not begun, and wait for the others."""
     futures: list[Future[Result]] = []
     try:
         for task in tasks:

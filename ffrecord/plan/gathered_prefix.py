@@ -14,7 +14,7 @@ from ffrecord.remote.options import RemoteOptions
 class GatheredPrefix(WorkPrefix):
     """The work prefix of a plan whose shards are those of some receipts.
 
-    The first receipt of a task stays, so a task that ran twice has returned it twice.
+    The store keeps the first receipt of a task. A second attempt returns that one.
     """
 
     def __init__(self, plan: Plan, chosen: list[Receipt], remote: RemoteOptions) -> None:

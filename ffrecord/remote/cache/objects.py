@@ -41,8 +41,8 @@ def object_hash(identity: str) -> str:
 class Cache:
     """The cache of one reader, while it opens its objects.
 
-    `explains`: warn about objects that cannot be kept. A variable of the environment holds for all
-    objects of a program, so it is no sign that somebody expects to find this one in the cache.
+    `explains`: warn about objects that cannot be kept. A cache that the environment names holds for
+    all objects of a program, so nobody may expect this one in it, and no warning is given.
     """
 
     def __init__(self, folder: CacheFolder, *, explains: bool) -> None:
