@@ -28,10 +28,11 @@ from ffrecord.archive.counts import Counts
 from ffrecord.archive.index import ROOT, Index, Status
 from ffrecord.archive.index.resolve import require, resolve
 from ffrecord.archive.names import to_bytes, to_text
-from ffrecord.archive.placing import NO_LINKS, PASSING, OpenFolders, Placing
+from ffrecord.archive.placing import PASSING, OpenFolders, Placing
 from ffrecord.atomic.direct import write_all
 from ffrecord.atomic.file import not_permitted
 from ffrecord.atomic.holes import write_with_holes
+from ffrecord.atomic.tempnames import NO_LINKS
 from ffrecord.errors import FFRecordError, NoRoomError
 from ffrecord.text import there_already
 

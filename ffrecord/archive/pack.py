@@ -42,11 +42,11 @@ from ffrecord.plan.values import PackPlan, Part
 from ffrecord.plan.work import Receipt, locate, require_free, work_of
 from ffrecord.plan.work_folder import leftovers, remove_leftovers
 from ffrecord.progress import bar, sending_bar
-from ffrecord.records.writer import FileWriter, writer_class
+from ffrecord.records.writer import ArchiveWriter, FileWriter
 from ffrecord.remote.urls import is_remote
 from ffrecord.remote.urls import shown as shown_url
 from ffrecord.terminal import printable
-from ffrecord.text import integer, listed, parse_size
+from ffrecord.text import integer, listed, parse_size, there_already
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -86,6 +86,7 @@ def pack_folder(
     shard_size: int | str | None = None,
     align: int | None = None,
     executor: Executor | None = None,
+    overwrite: bool = True,
     **remote: Unpack[RemoteOptions],
 ) -> PackReport:
     """Pack a folder into an archive that `PackedFolder` reads and `ffrecord mount` mounts.
@@ -112,6 +113,8 @@ def pack_folder(
         executor: a `concurrent.futures.Executor` that reads the folder and writes the shards, one
             in each task. Needs `shard_size`. Workers on other machines need the same file system
             for the folder, and for a local `out_file`. With a URL, each task uploads its shard.
+        overwrite: replace an existing archive. With False, it is a `FileExistsError`, also if it
+            appears during packing. An existing folder of shards is never replaced.
         remote: options for URLs, as for `PackedFolder`.
     """
     is_planned = executor is not None and shard_size is not None
@@ -119,7 +122,9 @@ def pack_folder(
         from ffrecord.remote.target import Target  # needed for URLs only
 
         _Job(folder, os.curdir, shard_size, align, jobs)  # check the arguments first
-        with Target(out_file, remote, is_folder=shard_size is not None) as upload:
+        sharded = shard_size is not None
+        new, permit = not overwrite, "overwrite"
+        with Target(out_file, remote, is_folder=sharded, new=new, permit=permit) as upload:
             report = pack_folder(
                 folder, upload.path, verbose, jobs=jobs, dereference=dereference, exclude=exclude,
                 progress=progress, legacy_index=legacy_index, ignore_changed=ignore_changed,
@@ -133,9 +138,11 @@ def pack_folder(
         raise ValueError("executor needs shard_size, because each task writes one shard")
     target, remote = locate(out_file, remote)
     is_local = not is_remote(target, remote)
-    job = _Job(folder, target, shard_size, align, jobs, is_local=is_local)
+    job = _Job(folder, target, shard_size, align, jobs, is_local=is_local, overwrite=overwrite)
     if is_planned:
         require_free(target, remote)
+    elif job.largest is None and not overwrite and os.path.isfile(target):
+        raise there_already(os.fspath(out_file))
     with _place(target, sharded=job.largest is not None, planned=is_planned) as place:
         scan = job.scan(dereference, exclude, ignore_changed, executor)
         packer = job.packer(scan, ignore_changed, legacy_index)
@@ -262,7 +269,7 @@ class _Job:
 
     def __init__(
         self, folder: Path, target: str, shard_size: int | str | None, align: int | None,
-        jobs: int | None, *, is_local: bool = True,
+        jobs: int | None, *, is_local: bool = True, overwrite: bool = True,
     ) -> None:  # fmt: skip
         self.align = padding.checked(align)
         self.top = absolute(folder)
@@ -272,6 +279,7 @@ class _Job:
         self.jobs = jobs
         self.target = target
         self._is_local = is_local
+        self._overwrite = overwrite
         self.largest = None if shard_size is None else parse_size(shard_size)
 
     def scan(
@@ -304,7 +312,8 @@ class _Job:
 
     def write_file(self, scan: Scan, packer: Packer, tell: Callable[[int, int], None]) -> None:
         """Write all files and the index into one archive."""
-        with writer_class(self.align)(self.target, packer.records + 1) as writer:
+        n = packer.records + 1
+        with ArchiveWriter(self.target, n, align=self.align, replaces=self._overwrite) as writer:
             self._write(writer, scan, packer, range(len(packer.files)), tell)
             scan.forget()
             packer.write_index(writer, self.target, [])
@@ -318,7 +327,7 @@ class _Job:
         for number, part in enumerate(parts):
             name = part_name(number)
             path = os.path.join(folder, name)
-            with writer_class(self.align)(path, part.records) as writer:
+            with ArchiveWriter(path, part.records, align=self.align) as writer:
                 self._write(writer, scan, packer, part.rows, tell)
             shards.append(Shard(name.encode(), part.records, header_crc(path)))
         scan.forget()

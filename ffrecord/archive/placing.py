@@ -24,18 +24,20 @@ import stat
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from functools import cache
-from typing import AnyStr
 
 from ffrecord.archive.index import ROOT, Index
 from ffrecord.atomic.locks import take, unlock
-from ffrecord.atomic.tempnames import NO_UNNAMED_FILES, link_unnamed
+from ffrecord.atomic.tempnames import (
+    NO_LINKS,
+    NO_UNNAMED_FILES,
+    link_unnamed,
+    remove_name,
+    rename_to_new_file,
+)
 from ffrecord.text import there_already
 
 MOST_OPEN = 128  # open folders
 PASSING = b".ffrecord-extracting"  # the fixed temporary name
-NO_LINKS = (errno.EPERM, errno.EMLINK, errno.EXDEV, errno.ENOTSUP, errno.ENOSYS)
-"""Errors of a file system without hard links, or at its limit of links."""
-
 _NO_PROC = errno.ENOENT  # the error of linking an unnamed file if /proc is missing
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -122,14 +124,14 @@ class Placing:
             with self._passing_name(folder) as passing:
                 yield passing
                 os.replace(passing, name, src_dir_fd=folder, dst_dir_fd=folder)
-                _remove(folder, passing)  # rename(2) does nothing if both names are one file
+                remove_name(folder, passing)  # rename(2) does nothing if both names are one file
             return
         try:
             yield name
         except FileExistsError:  # another process made it a moment ago: leave it
             raise
         except BaseException:
-            _remove(folder, name)
+            remove_name(folder, name)
             raise
 
     def _replaces(self, folder: int, name: bytes) -> bool:
@@ -200,14 +202,14 @@ class Placing:
         """
         locked = _lock(folder)
         try:
-            may_use = locked and self._may_use_passing() and _remove(folder, PASSING)
+            may_use = locked and self._may_use_passing() and remove_name(folder, PASSING)
             passing = PASSING if may_use else b".ffrecord-" + os.urandom(8).hex().encode()
             try:
                 yield passing
             except FileExistsError:  # another process has this name: leave its file
                 raise
             except BaseException:
-                _remove(folder, passing)
+                remove_name(folder, passing)
                 raise
         finally:
             if locked:
@@ -218,31 +220,6 @@ def _most_open() -> int:
     """Return how many folders may be open at once: a quarter of the process's limit."""
     allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return MOST_OPEN if allowed == resource.RLIM_INFINITY else min(MOST_OPEN, allowed // 4)
-
-
-def rename_to_new_file(passing: AnyStr, name: AnyStr, folder: int | None = None) -> None:
-    """Rename a file from its temporary name to a name that must not exist.
-
-    Raises:
-        FileExistsError: the name exists by now. The file with the temporary name is removed.
-    """
-    try:
-        os.link(passing, name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
-    except FileExistsError:
-        _remove(folder, passing)
-        raise
-    except OSError as error:
-        if error.errno not in NO_LINKS:
-            raise
-        # Without links, only rename(2) gives the name in one step. It replaces an existing file, so
-        # check again, microseconds before.
-        with contextlib.suppress(FileNotFoundError):
-            os.stat(name, dir_fd=folder, follow_symlinks=False)
-            _remove(folder, passing)
-            raise there_already() from None
-        os.rename(passing, name, src_dir_fd=folder, dst_dir_fd=folder)
-    else:
-        os.unlink(passing, dir_fd=folder)
 
 
 def _require_at(fd: int, folder: int, name: bytes) -> None:
@@ -262,14 +239,3 @@ def _lock(folder: int) -> bool:
         return take(folder)
     except OSError:  # the file system has no locks: another extraction may be running
         return False
-
-
-def _remove(folder: int | None, name: AnyStr) -> bool:
-    """Remove a file; return True if the name is free afterwards."""
-    try:
-        os.unlink(name, dir_fd=folder)
-    except FileNotFoundError:
-        return True
-    except OSError:  # a folder, or a file of another user in a sticky folder
-        return False
-    return True

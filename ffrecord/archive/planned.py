@@ -34,7 +34,7 @@ from ffrecord.format.index import INDEX_NAME
 from ffrecord.plan.receipts import damaged_receipt
 from ffrecord.plan.values import PackPlan, Part
 from ffrecord.plan.work import Receipt, Status, Work, new_key, work_of
-from ffrecord.records.writer import FileWriter, writer_class
+from ffrecord.records.writer import ArchiveWriter, FileWriter
 from ffrecord.remote.options import RemoteOptions
 
 
@@ -112,7 +112,7 @@ def _write_shard(task: PackTask, path: str) -> Receipt:
             raise ChangedError(change_advice(f"{shown}: {'disappeared' if gone else 'changed'}"))
         facts.changed[row] = gone or facts.changed.get(row, False)
 
-    with writer_class(align)(path, part.records) as writer:
+    with ArchiveWriter(path, part.records, align=align) as writer:
         write_contents(
             writer, files, range(part.count), facts, jobs=task.jobs, align=align,
             changed=note_change, tell=lambda files, size: None,

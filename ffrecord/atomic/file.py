@@ -41,17 +41,24 @@ _slabs = SlabPool(idle_limit=4 * DIRECT_BUFFER)
 
 
 class Naming:
-    """Rules by which a new file gets the name `target`. This class replaces an existing file.
+    """Rules by which a new file gets the name `target`.
 
     Subclasses copy attributes of an old file, refuse to replace one, or reopen an unfinished file.
     A naming belongs to one file, and to the copies that take that file's place.
+
+    Args:
+        target: the name.
+        replaces: replace an existing file. With False, a file of this name is an error, also one
+            that appears while the new one is written.
     """
 
     finds_again = False
     """True if an unfinished file keeps its temporary name, so that a later writer can resume it."""
 
-    def __init__(self, target: str) -> None:
+    def __init__(self, target: str, *, replaces: bool = True) -> None:
         self.target = target
+        self.name = os.rename if replaces else name_anew
+        """Rename a file from its temporary name to the target."""
 
     def open(self) -> tuple[int, str | None]:
         """Open a file to write to; return its descriptor and temporary name (None: unnamed)."""
@@ -226,7 +233,10 @@ class NewFile:
                 "when no other program is writing it"
             )
         try:
-            os.rename(self._name, self._target)
+            self._naming.name(self._name, self._target)
+        except FileExistsError:
+            self._name = None  # removed
+            raise
         except OSError as error:
             raise OSError(error.errno, error.strerror, self._target) from error
         self._name = None
@@ -307,6 +317,23 @@ def write_file(path: str, content: bytes) -> None:
             file.publish()
     finally:
         file.discard()
+
+
+def appeared(target: str) -> FileExistsError:
+    """Return the error for a target that another program made while its writer was running."""
+    message = (
+        "already exists: another program created it meanwhile, and it is not replaced; "
+        "choose another name"
+    )
+    return FileExistsError(errno.EEXIST, message, target)
+
+
+def name_anew(temporary: str, target: str) -> None:
+    """Rename a file to a name that must not exist, and remove the file if it does."""
+    try:
+        tempnames.rename_to_new_file(temporary, target)
+    except FileExistsError as error:
+        raise appeared(target) from error
 
 
 def not_permitted(error: OSError, target: str) -> PermissionError:

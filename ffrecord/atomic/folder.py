@@ -21,7 +21,7 @@ import shutil
 import stat
 from collections.abc import Callable
 
-from ffrecord.atomic.file import not_permitted, require_folder, sync_folder
+from ffrecord.atomic.file import appeared, not_permitted, require_folder, sync_folder
 from ffrecord.atomic.locks import busy, is_at, refuse_planted, take
 from ffrecord.errors import BusyError
 
@@ -180,15 +180,6 @@ def rename_to_new(folder: str, target: str) -> None:
         if error.errno in _IN_THE_WAY and os.path.lexists(target):
             raise appeared(target) from error
         raise OSError(error.errno, error.strerror, target) from error
-
-
-def appeared(target: str) -> FileExistsError:
-    """Return the error for a target that another program made while its writer was running."""
-    message = (
-        "already exists: another program created it meanwhile, and it is not replaced; "
-        "choose another name"
-    )
-    return FileExistsError(errno.EEXIST, message, target)
 
 
 def _usual_mode(folder: str) -> int:

@@ -13,8 +13,10 @@ import itertools
 import os
 import stat
 from collections.abc import Iterator
+from typing import AnyStr
 
 from ffrecord.atomic.locks import is_at, take
+from ffrecord.text import there_already
 
 COUNT = 4
 """Number of fixed names for each target. More simultaneous writers get random names, which are not
@@ -22,6 +24,9 @@ cleaned up."""
 
 NO_UNNAMED_FILES = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL)
 """Error numbers of O_TMPFILE on file systems without unnamed files."""
+
+NO_LINKS = (errno.EPERM, errno.EMLINK, errno.EXDEV, errno.ENOTSUP, errno.ENOSYS)
+"""Errors of a file system without hard links, or at its limit of links."""
 
 _NEW_FILE = os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC
 _ANY_FILE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -67,6 +72,42 @@ def link_unnamed(fd: int, name: str | bytes, folder: int | None = None) -> None:
     # With a folder descriptor, Python calls linkat, which follows the link in /proc; plain link
     # would try to link the link itself. The source path is absolute, so src_dir_fd has no effect.
     os.link(f"/proc/self/fd/{fd}", name, src_dir_fd=fd, dst_dir_fd=folder, follow_symlinks=True)
+
+
+def rename_to_new_file(passing: AnyStr, name: AnyStr, folder: int | None = None) -> None:
+    """Rename a file from its temporary name to a name that must not exist.
+
+    Raises:
+        FileExistsError: the name exists by now. The file with the temporary name is removed.
+    """
+    try:
+        os.link(passing, name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
+    except FileExistsError:
+        remove_name(folder, passing)
+        raise
+    except OSError as error:
+        if error.errno not in NO_LINKS:
+            raise
+        # Without links, only rename(2) gives the name in one step. It replaces an existing file, so
+        # check again, microseconds before.
+        with contextlib.suppress(FileNotFoundError):
+            os.stat(name, dir_fd=folder, follow_symlinks=False)
+            remove_name(folder, passing)
+            raise there_already() from None
+        os.rename(passing, name, src_dir_fd=folder, dst_dir_fd=folder)
+    else:
+        os.unlink(passing, dir_fd=folder)
+
+
+def remove_name(folder: int | None, name: AnyStr) -> bool:
+    """Remove a file; return True if the name is free afterwards."""
+    try:
+        os.unlink(name, dir_fd=folder)
+    except FileNotFoundError:
+        return True
+    except OSError:  # a folder, or a file of another user in a sticky folder
+        return False
+    return True
 
 
 def names(target: str) -> list[str]:

@@ -12,9 +12,9 @@ from ffrecord.cli import plans
 from ffrecord.cli.common import shows_progress
 from ffrecord.cli.plans import print_report
 from ffrecord.errors import FFRecordError
-from ffrecord.remote.urls import is_url, shown
+from ffrecord.remote.urls import shown
 from ffrecord.terminal import EXIT_USAGE, complain
-from ffrecord.text import for_shell, there_already
+from ffrecord.text import for_shell
 
 
 def run(options: argparse.Namespace) -> int:
@@ -24,9 +24,6 @@ def run(options: argparse.Namespace) -> int:
     try:
         if any(each is not None for each in _steps(options)):
             return plans.run(options)
-        # The library replaces an existing file, as the original did. A mistyped command must not.
-        if not options.force and options.shard_size is None and _exists(options.out):
-            raise there_already(shown(options.out))
         report = _pack(options)
     except FFRecordError:
         raise
@@ -53,14 +50,6 @@ def _check_arguments(options: argparse.Namespace) -> None:
     elif len(given) < 2:
         missing = ["FOLDER", "OUT"][len(given) :]
         options.parser.error(f"the following arguments are required: {', '.join(missing)}")
-
-
-def _exists(out: str) -> bool:
-    if not is_url(out):
-        return os.path.isfile(out)
-    from ffrecord.remote.target import exists  # needed for URLs only
-
-    return exists(out)
 
 
 def _refuse_swapped(options: argparse.Namespace) -> None:
@@ -90,4 +79,6 @@ def _pack(options: argparse.Namespace) -> PackReport:
             ignore_changed=options.ignore_changed,
             shard_size=options.shard_size,
             align=options.align,
+            # By default the library replaces a file, as the original did. A typo must not do that.
+            overwrite=options.force,
         )

@@ -13,9 +13,8 @@ import os
 import stat
 from contextlib import ExitStack
 
-from ffrecord.archive.placing import rename_to_new_file
-from ffrecord.atomic.file import sync_folder, writing
-from ffrecord.atomic.folder import appeared, rename_to_new
+from ffrecord.atomic.file import name_anew, sync_folder, writing
+from ffrecord.atomic.folder import rename_to_new
 from ffrecord.disk import libc
 
 
@@ -42,7 +41,7 @@ def publish_files(folder: str, names: list[str], stale: list[str], *, force: boo
     with ExitStack() as undo:
         aside = _set_aside(folder, stale if force else [], undo)
         for place, name in zip(staged, names, strict=True):
-            (os.rename if force else _name_anew)(place, name)
+            (os.rename if force else name_anew)(place, name)
             undo.callback(os.unlink, name)
         undo.pop_all()
     sync_folder(beside)
@@ -69,14 +68,6 @@ def _put_back(aside: str, name: str) -> None:
         # If rename is the call that fails, link may still work. The other name disappears with the
         # hidden folder.
         os.link(aside, name)
-
-
-def _name_anew(place: str, name: str) -> None:
-    """Give a file its name; raise FileExistsError if the name was taken since the check."""
-    try:
-        rename_to_new_file(place, name)
-    except FileExistsError as error:
-        raise appeared(name) from error
 
 
 def _move_folder(place: str, name: str) -> None:

@@ -28,7 +28,7 @@ from ffrecord.format.padding import ALIGNMENT, UNALIGNED, ZEROS, crc_of, rounded
 from ffrecord.records import broken_header
 from ffrecord.records.broken_header import NOWHERE, Claims
 from ffrecord.records.opening import refuse_other_kinds
-from ffrecord.records.writer import FileWriter, writer_class
+from ffrecord.records.writer import ArchiveWriter, FileWriter
 from ffrecord.text import there_already
 
 Progress: TypeAlias = Callable[[str, int, int], None]
@@ -83,7 +83,8 @@ def salvage_file(
     Args:
         broken: a record file, or the `.NAME.partial` of a resumable writer, beside its journal.
         out: the file to write.
-        overwrite: replace `out` if it exists; with False raise FileExistsError.
+        overwrite: replace `out` if it exists; with False raise FileExistsError, also if it appears
+            meanwhile.
         progress: called now and then with the current step (`"checking"`, then `"writing"`), the
             number of records done, and the number of all records.
     """
@@ -100,7 +101,7 @@ def salvage_file(
     tell = progress or (lambda doing, done, total: None)
     found = _Findings(source, claimed)
     found.check(tell)
-    return _write(source, found, out, tell)
+    return _write(source, found, out, tell, overwrite=overwrite)
 
 
 def _claims(source: Source) -> Claims:
@@ -278,8 +279,9 @@ def _told(count: int, doing: str, tell: Progress) -> Iterator[int]:
 
 
 def _write(
-    source: Source, found: _Findings, out: str | os.PathLike[str], tell: Progress
-) -> SalvageReport:
+    source: Source, found: _Findings, out: str | os.PathLike[str], tell: Progress, *,
+    overwrite: bool,
+) -> SalvageReport:  # fmt: skip
     lost, count = found.lost, len(found.checksums)
     in_place = False
     has_index = found.has_index()
@@ -295,7 +297,8 @@ def _write(
     useless = set() if are_all_there else {*found.useless_padding().tolist()} - {*lost}
     kept = count - len(lost) - len(useless)
     align = ALIGNMENT if are_all_there and found.begins_aligned else UNALIGNED
-    with writer_class(align)(out, n=count if in_place else kept) as writer:
+    n = count if in_place else kept
+    with ArchiveWriter(out, n, align=align, replaces=overwrite) as writer:
         for record in _told(count, "writing", tell):
             begin, end = int(found.begin[record]), int(found.end[record])
             if record in useless:

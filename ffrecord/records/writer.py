@@ -39,7 +39,7 @@ from ffrecord.atomic.file import Naming, check_target, writing
 from ffrecord.errors import ClosedError, CountError, FFRecordError, UnclosedWarning
 from ffrecord.format import records as record_layout
 from ffrecord.format.checksum import crc32
-from ffrecord.format.padding import ALIGNMENT, UNALIGNED, rounded_up
+from ffrecord.format.padding import UNALIGNED, rounded_up
 from ffrecord.records import draft
 from ffrecord.records.draft import Draft
 from ffrecord.remote.urls import is_remote
@@ -79,6 +79,7 @@ class FileWriter(Finishing):
     """
 
     _align = UNALIGNED  # the first record begins at a multiple of this
+    _replaces = True  # an existing file
 
     def __init__(
         self,
@@ -132,7 +133,7 @@ class FileWriter(Finishing):
         elif self._resumable:
             from ffrecord.records.resume import begin
         else:
-            return draft.new(Naming(self._local), n, self._align)
+            return draft.new(Naming(self._local, replaces=self._replaces), n, self._align)
         return begin(self._local, n)
 
     def write_one(self, data: Any) -> None:
@@ -392,21 +393,22 @@ def _upload_target(fname: Any, remote: RemoteOptions, *, append: bool, resumable
     return Target(fname, remote)
 
 
-class AlignedWriter(FileWriter):
-    """Writer whose first record begins at a multiple of 512 bytes, after a gap of zeros.
+class ArchiveWriter(FileWriter):
+    """Writer of a local file for other modules, which decide about its layout and its name.
 
-    The caller aligns the other records, see `ffrecord.format.padding`.
+    Args:
+        fname, n: as for `FileWriter`.
+        align: the first record begins at a multiple of this, after a gap of zeros. The caller
+            aligns the other records, see `ffrecord.format.padding`.
+        replaces: replace an existing file.
     """
 
-    _align = ALIGNMENT
-
-    def __init__(self, fname: str | os.PathLike[str], n: int | None = None) -> None:
+    def __init__(
+        self, fname: str | os.PathLike[str], n: int | None = None, *, align: int = UNALIGNED,
+        replaces: bool = True,
+    ) -> None:  # fmt: skip
+        self._align, self._replaces = align, replaces
         super().__init__(fname, n)
-
-
-def writer_class(align: int) -> type[FileWriter]:
-    """Return the class of writers for files whose records have this alignment."""
-    return FileWriter if align == UNALIGNED else AlignedWriter
 
 
 def _as_bytes(data: Any) -> Bytes | None:

@@ -21,7 +21,7 @@ from ffrecord.errors import FFRecordError, UrlError
 from ffrecord.remote import loop, sending, urls
 from ffrecord.remote.answers import Place
 from ffrecord.remote.files import Access, located
-from ffrecord.remote.options import RemoteOptions, checked
+from ffrecord.remote.options import RemoteOptions
 from ffrecord.remote.sending import Sent
 from ffrecord.remote.uploads import Record, placed, undo
 from ffrecord.text import there_already
@@ -133,13 +133,6 @@ class Target(Closing):
     def close(self) -> None:
         """Remove the local files."""
         self._record.end()
-
-
-def exists(url: str) -> bool:
-    """Return True if there is an object with this URL that a writer would replace."""
-    refuse_protocol(url, None)
-    access = Access(checked({}))
-    return loop.wait(sending.version(access.link, access.place(url))) is not None
 
 
 def refuse_append(path: Any, *, append: bool, resumable: bool = False) -> None:

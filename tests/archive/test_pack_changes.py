@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import stat
@@ -460,3 +461,37 @@ def test_a_folder_that_is_replaced_while_it_is_listed_leads_nowhere_else(
 
     monkeypatch.setattr(os, "stat", looking)
     refuses_to_pack(listed, out, "victim/inside")
+
+
+# ---- archives that appear while they are packed ----------------------------------------------
+
+
+@pytest.mark.parametrize("unnamed", [True, False])
+def test_an_archive_that_appears_meanwhile_is_not_replaced_without_overwrite(
+    unnamed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not unnamed:
+        plain = os.open
+
+        def opening(path: Any, flags: int, *args: Any, **kwargs: Any) -> int:
+            if flags & os.O_TMPFILE == os.O_TMPFILE:
+                raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+            return plain(path, flags, *args, **kwargs)
+
+        monkeypatch.setattr(os, "open", opening)
+    tree, out = tmp_path / "tree", tmp_path / "out" / "a.ffr"
+    for folder in (tree, out.parent):
+        folder.mkdir()
+    (tree / "file").write_bytes(b"content")
+
+    def progress(_: PackProgress) -> None:
+        out.write_bytes(b"precious")
+
+    with pytest.raises(FileExistsError, match="another program created it meanwhile"):
+        pack_folder(tree, out, overwrite=False, progress=progress)
+    assert {path.name: path.read_bytes() for path in out.parent.iterdir()} == {"a.ffr": b"precious"}
+    with pytest.raises(FileExistsError, match="pass overwrite=True to replace it"):
+        pack_folder(tree, out, overwrite=False)
+    out.unlink()
+    pack_folder(tree, out, overwrite=False)
+    assert names(out) == {"file"}

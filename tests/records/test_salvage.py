@@ -632,6 +632,18 @@ def test_the_command_does_not_overwrite_its_input(broken: Path) -> None:
     assert broken.read_bytes() == before
 
 
+def test_a_file_that_appears_meanwhile_is_not_replaced_without_overwrite(broken: Path) -> None:
+    out = broken.parent / "out.ffr"
+
+    def progress(*_: object) -> None:
+        out.write_bytes(b"precious")
+
+    with pytest.raises(FileExistsError, match="another program created it meanwhile"):
+        salvage_file(broken, out, overwrite=False, progress=progress)
+    assert out.read_bytes() == b"precious"
+    assert {path.name for path in out.parent.iterdir()} == {"out.ffr", broken.name}
+
+
 @pytest.mark.parametrize(("content", "code"), [(b"", 4), (b"text " * 10, 3), (bytes(12), 8)])
 def test_the_command_reports_a_file_without_records_in_one_line_with_its_exit_code(
     content: bytes, code: int, broken: Path

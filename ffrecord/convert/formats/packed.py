@@ -30,7 +30,7 @@ from ffrecord.errors import ConversionError
 from ffrecord.format import padding
 from ffrecord.format.checksum import crc32, crc32_joined
 from ffrecord.format.index import BLOCK, LARGEST_XATTR, LONGEST_NAME, LONGEST_TARGET
-from ffrecord.records.writer import FileWriter, writer_class
+from ffrecord.records.writer import ArchiveWriter, FileWriter
 
 _IMPLIED = stat.S_IFDIR | 0o755
 _MOST_ID = (1 << 32) - 1
@@ -83,7 +83,7 @@ def _content(archive: Archive, path: bytes, inode: int) -> Iterator[Bytes]:
 
 def write(path: str, files: NamedFiles, options: ConvertOptions) -> Written:
     align = padding.checked(options.align)
-    with writer_class(align)(path) as writer:
+    with ArchiveWriter(path, align=align) as writer:
         packing = _Packing(path, writer, align)
         for entry in files.items:
             packing.add(entry)
