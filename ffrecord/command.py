@@ -12,10 +12,12 @@ import contextlib
 import errno
 import io
 import os
+import signal
 import sys
 import warnings
 from collections.abc import Callable, Iterator
-from typing import Any
+from types import FrameType
+from typing import Any, NoReturn
 
 from ffrecord.errors import (
     CacheWarning,
@@ -29,6 +31,36 @@ from ffrecord.errors import (
 )
 from ffrecord.terminal import EXIT_BROKEN_PIPE, EXIT_INTERRUPTED, EXIT_SYSTEM, EXIT_USAGE, complain
 from ffrecord.text import for_shell
+
+ENDING = (signal.SIGTERM, signal.SIGHUP)
+"""Signals that ask a process to end, from `kill`, a scheduler, or a terminal that is closed."""
+
+
+class Ended(KeyboardInterrupt):
+    """Raised by a signal of `ENDING`. The command then cleans up as after Ctrl-C."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+def clean_up_when_ended() -> None:
+    """Let signals of `ENDING` raise `Ended`, unless they are ignored (nohup) or handled."""
+    for number in ENDING:
+        if signal.getsignal(number) is signal.SIG_DFL:
+            signal.signal(number, _end)
+
+
+def _end(number: int, frame: FrameType | None) -> NoReturn:
+    del frame
+    raise Ended(number)
+
+
+def end_at_once_when_ended() -> None:
+    """Undo `clean_up_when_ended`."""
+    for number in ENDING:
+        if signal.getsignal(number) is _end:
+            signal.signal(number, signal.SIG_DFL)
 
 
 def run_command(
@@ -44,8 +76,12 @@ def run_command(
                 sys.stdout.flush()
     except (KeyboardInterrupt, RuntimeError) as error:
         # Python's own locks, interrupted half-way, raise RuntimeError instead of the interrupt.
-        if KeyboardInterrupt not in (type(error), type(error.__context__)):
+        interrupt = error if isinstance(error, KeyboardInterrupt) else error.__context__
+        if not isinstance(interrupt, KeyboardInterrupt):
             raise
+        if isinstance(interrupt, Ended):
+            complain(f"ended by {signal.Signals(interrupt.number).name}", program=program)
+            return 128 + interrupt.number  # the exit code that shells give to a killed program
         complain("interrupted", program=program)
         return EXIT_INTERRUPTED
 

@@ -7,7 +7,7 @@ Errors are one line on standard error, never a traceback. Exit codes:
 - 2: the command line is wrong, or names a record that does not exist.
 - 3 to 12, 14 to 29, 35 to 38, 40, 41: one of our errors; docs/errors.md lists them.
 - 13: the operating system refused (no such file, no permission).
-- 130: interrupted.
+- 129, 130, 143: ended by SIGHUP, interrupted, ended by SIGTERM.
 - 141: the program that reads our output has ended.
 """
 
@@ -21,13 +21,17 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
+from typing import NoReturn
 
 from ffrecord.cli.arguments import COMMANDS, make_parser
-from ffrecord.command import run_command
+from ffrecord.command import clean_up_when_ended, end_at_once_when_ended, run_command
 from ffrecord.terminal import PROGRAM
 
 SHOWN = 3
 """Number of unknown words that an error shows."""
+
+ENDED_BY_SIGNALS = ("mount", "view")
+"""Commands that a signal may end at once, because they leave nothing or wait for signals."""
 
 
 def command() -> int:
@@ -39,6 +43,7 @@ def command() -> int:
     sys.unraisablehook = _interrupt_again
     code = main()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    end_at_once_when_ended()
     signal.setitimer(signal.ITIMER_REAL, 0)
     _end_threads_of_obstore(code)
     return code
@@ -65,10 +70,15 @@ def _interrupt_again(lost: sys.UnraisableHookArgs) -> None:
 
     Python drops a Ctrl-C that arrives while an object's destructor runs.
     """
-    if not isinstance(lost.exc_value, KeyboardInterrupt):
+    interrupt = lost.exc_value
+    if not isinstance(interrupt, KeyboardInterrupt):
         sys.__unraisablehook__(lost)
         return
-    signal.signal(signal.SIGALRM, signal.default_int_handler)
+
+    def again(*_: object) -> NoReturn:
+        raise interrupt
+
+    signal.signal(signal.SIGALRM, again)
     signal.setitimer(signal.ITIMER_REAL, 0.001)
 
 
@@ -81,6 +91,8 @@ def _run(arguments: Sequence[str] | None) -> int:
     options = _parse(arguments)
     run: Callable[[argparse.Namespace], int]
     run = import_module(f"ffrecord.cli.{options.command}").run
+    if options.command not in ENDED_BY_SIGNALS:
+        clean_up_when_ended()
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # blocked by __main__
     if getattr(options, "cache", None) is None and getattr(options, "cache_size", None) is None:
         return run(options)

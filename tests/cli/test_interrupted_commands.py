@@ -1,5 +1,7 @@
 """Ctrl-C at any moment of a command: exit code 130, one line, and no incomplete file left behind.
 
+SIGTERM and SIGHUP do the same, with other exit codes.
+
 A moment is a call of a Python function. A command is run again and again, and interrupted at its
 1st, 2nd, 4th, 8th, … call (with --long at more calls), until it ends before that call. So timing
 does not matter, and every part of the command is interrupted.
@@ -10,6 +12,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -33,6 +36,7 @@ from importlib import import_module
 import ffrecord.cli, ffrecord_fuse.process.daemon
 
 place, growth, words = sys.argv[1], float(sys.argv[2]), json.loads(sys.argv[3])
+number = int(sys.argv[4])
 module = import_module(f"ffrecord.cli.{words[0]}")
 
 def interrupted_at(moment):
@@ -44,7 +48,7 @@ def interrupted_at(moment):
             if left == 0:
                 sys.setprofile(None)
                 os.write(tell, b"!")
-                signal.raise_signal(signal.SIGINT)
+                signal.raise_signal(number)
     def counted(options):
         os.register_at_fork(after_in_child=lambda: sys.setprofile(None))  # children get no Ctrl-C
         sys.setprofile(count)
@@ -101,14 +105,16 @@ def growth(request: pytest.FixtureRequest) -> float:
     return 1.03 if request.config.getoption("--long") else 2.0
 
 
-def interrupt_often(place: Path, growth: float, *words: str | Path) -> Results:
+def interrupt_often(
+    place: Path, growth: float, *words: str | Path, number: signal.Signals = signal.SIGINT
+) -> Results:
     """Return a command's exit code, its messages and the files left in `place`, for each moment.
 
     The last entry is the command without an interrupt.
     """
     place.mkdir(exist_ok=True)
     process = handmade.python(
-        INTERRUPT_OFTEN, str(place), str(growth), json.dumps(list(map(str, words)))
+        INTERRUPT_OFTEN, str(place), str(growth), json.dumps(list(map(str, words))), str(number)
     )
     out, err = process.communicate(timeout=600)
     assert process.returncode == 0, err
@@ -123,7 +129,8 @@ def interrupt_often(place: Path, growth: float, *words: str | Path) -> Results:
         if code == 0:
             late += 1
             continue
-        assert (code, said) == (130, "ffrecord: interrupted\n"), (moment, words)
+        what = "interrupted" if number == signal.SIGINT else f"ended by {number.name}"
+        assert (code, said) == (128 + number, f"ffrecord: {what}\n"), (moment, words)
     assert late <= len(stopped) // 8
     return results
 
@@ -139,12 +146,20 @@ def sample(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return top
 
 
-@pytest.mark.parametrize("options", [[], ["--shard-size", "20kB"]], ids=["file", "shards"])
+@pytest.mark.parametrize(
+    ("options", "number"),
+    [
+        ([], signal.SIGINT), (["--shard-size", "20kB"], signal.SIGINT),
+        (["--shard-size", "20kB"], signal.SIGTERM), (["--shard-size", "20kB"], signal.SIGHUP),
+    ],
+)  # fmt: skip
 def test_an_interrupted_pack_leaves_nothing_or_all_of_it(
-    options: list[str], sample: Path, tmp_path: Path, growth: float
+    options: list[str], number: signal.Signals, sample: Path, tmp_path: Path, growth: float
 ) -> None:
     place = tmp_path / "place"
-    results = interrupt_often(place, growth, "pack", sample / "tree", place / "new", *options)
+    results = interrupt_often(
+        place, growth, "pack", sample / "tree", place / "new", *options, number=number
+    )
     *stopped, (*_, whole) = results
     assert "new" in whole
     for moment, _, _, left in stopped:
@@ -154,13 +169,16 @@ def test_an_interrupted_pack_leaves_nothing_or_all_of_it(
         assert folder.read("a/3").tobytes() == trees.content(3000)
 
 
-@pytest.mark.parametrize("target", ["new.tar", "new.tfrecord"])
+@pytest.mark.parametrize(
+    ("target", "number"),
+    [("new.tar", signal.SIGINT), ("new.tfrecord", signal.SIGINT), ("new.tar", signal.SIGTERM)],
+)
 def test_an_interrupted_conversion_leaves_nothing_or_all_of_it(
-    target: str, sample: Path, tmp_path: Path, growth: float
+    target: str, number: signal.Signals, sample: Path, tmp_path: Path, growth: float
 ) -> None:
     source = sample / ("tree.ffr" if target.endswith("tar") else "records.ffr")
     results = interrupt_often(
-        tmp_path / "place", growth, "convert", source, tmp_path / "place" / target
+        tmp_path / "place", growth, "convert", source, tmp_path / "place" / target, number=number
     )
     for moment, _, _, left in results:
         assert left in ([], [target]), moment
