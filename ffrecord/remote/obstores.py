@@ -32,6 +32,15 @@ FSSPEC_NAMES = {
 APART = ("client_options", "retry_config", "credential_provider")
 """Options that are arguments of obstore's stores by themselves."""
 
+CLIENT_OPTIONS = frozenset({
+    "allow_http", "allow_invalid_certificates", "connect_timeout", "default_content_type",
+    "default_headers", "http1_only", "http2_keep_alive_interval", "http2_keep_alive_timeout",
+    "http2_keep_alive_while_idle", "http2_only", "pool_idle_timeout", "pool_max_idle_per_host",
+    "proxy_ca_certificate", "proxy_excludes", "proxy_url", "randomize_addresses", "read_timeout",
+    "root_certificate", "timeout", "user_agent",
+})  # fmt: skip
+"""Options of obstore's HTTP client. obstore panics if they are among those of the store."""
+
 _PLACES = ("bucket", "endpoint", "account_name", "container_name")
 _ENDPOINTS = ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT", "AZURE_STORAGE_ENDPOINT")
 """Options and environment variables that say where a store is."""
@@ -271,7 +280,8 @@ def open_store(root: tuple[str, str], options: Mapping[str, Any], deadline: floa
         config, provider = profiles.completed(config)
         if provider is not None:
             apart.setdefault("credential_provider", provider)
-    client = {**CLIENT, **apart.get("client_options", {})}
+    moved = {name: config.pop(name) for name in CLIENT_OPTIONS & config.keys()}
+    client = {**CLIENT, **moved, **apart.get("client_options", {})}
     endpoint = str(config.get("endpoint") or os.environ.get("AWS_ENDPOINT_URL") or "")
     if scheme == "http" or endpoint.startswith("http:"):
         client.setdefault("allow_http", True)
@@ -293,7 +303,10 @@ def open_store(root: tuple[str, str], options: Mapping[str, Any], deadline: floa
         return ObjectStore(make, make_for_parts)
     except MissingPackageError:
         raise
-    except Exception as error:
+    except BaseException as error:
+        # A panic of obstore is no Exception.
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
         names = ", ".join(map(repr, options)) or "none"
         what = f"{urls.shown(url)}: cannot be opened with these "
         what += f"options ({type(error).__name__}); storage_options has the names {names}"

@@ -118,7 +118,8 @@ def of_obstore(error: BaseException, span: Span | None) -> Trouble:
     if name == "NotSupportedError" or "partial" in text:
         return Trouble(Kind.OTHER, NO_RANGES)
     if "scheme is not allowed" in text or "BadScheme" in text:
-        return Trouble(Kind.OTHER, "this store allows https only; set allow_http for plain http")
+        what = "plain http is not allowed for this store; set allow_http in storage_options, or in "
+        return Trouble(Kind.OTHER, what + "the client_options of your own store")
     if _CONNECT.search(text):
         return Trouble(Kind.CONNECT, "no connection to the server")
     if _METADATA.search(said) or _NO_CREDENTIALS.search(text):

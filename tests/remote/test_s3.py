@@ -10,7 +10,14 @@ import obstore
 import pytest
 
 import ffrecord
-from ffrecord import ChangedError, FileReader, PackedFolder, ShardedDatasetReader, UrlError
+from ffrecord import (
+    ChangedError,
+    FileReader,
+    PackedFolder,
+    RemoteError,
+    ShardedDatasetReader,
+    UrlError,
+)
 from ffrecord.remote.cache import publisher
 from tests.remote.servers import LISTED, S3Server, s3
 from tests.support import archives, handmade, trees
@@ -127,6 +134,28 @@ def test_wrong_options_and_profiles_are_named(uploaded: S3Server) -> None:
     assert "SECRET" not in str(caught.value)
     with pytest.raises(UrlError, match="no profile 'none'"):
         FileReader("s3://bucket/a.ffr", storage_options={"profile": "none"})
+
+
+def test_options_of_the_client_stand_beside_those_of_the_store(
+    uploaded: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With AWS_ENDPOINT_URL_S3, only obstore knows the endpoint, so plain http is not allowed."""
+    options = {name: value for name, value in uploaded.options.items() if name != "endpoint"}
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", uploaded.url)
+    with pytest.raises(RemoteError, match="set allow_http in storage_options"):
+        FileReader("s3://bucket/packed.ffr", storage_options=options)
+    more = {"allow_http": True, "timeout": "9m", "user_agent": "test"}
+    for given in ({**options, **more}, {"config": {**options, **more}}):
+        with PackedFolder("s3://bucket/packed.ffr", storage_options=given) as folder:
+            assert all_right(folder)
+    for scheme in ("gs", "az", "http"):
+        with pytest.raises(UrlError, match="'timeout'"):
+            FileReader(f"{scheme}://bucket/a.ffr", storage_options={"timeout": "SECRET"})
+
+
+def test_a_panic_of_obstore_is_an_error_that_names_the_options() -> None:
+    with pytest.raises(UrlError, match="'aws_allow_http'"):
+        FileReader("s3://bucket/a.ffr", storage_options={"aws_allow_http": True})
 
 
 @pytest.mark.parametrize("folder", ["shards/", "shards"])
