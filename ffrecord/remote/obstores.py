@@ -17,7 +17,7 @@ from ffrecord.remote.multipart import Unfinished
 from ffrecord.remote.parts import AT_ONCE, Parts
 from ffrecord.remote.trouble import Kind, Span, Trouble, of_obstore
 
-SCHEMES = frozenset({"s3", "s3a", "gs", "az", "azure", "abfs", "abfss", "adl", "http", "https"})
+SCHEMES = urls.BUCKETS | urls.WEB
 
 # Our own retries replace those of obstore, and our time limits are shorter than these.
 NO_RETRIES = {"max_retries": 0}
@@ -40,6 +40,9 @@ CLIENT_OPTIONS = frozenset({
     "root_certificate", "timeout", "user_agent",
 })  # fmt: skip
 """Options of obstore's HTTP client. obstore panics if they are among those of the store."""
+
+_PLAIN_PATH = re.compile(r"(/(?!\.\.?(/|$))[\w.~-]+)+/?", re.ASCII)
+"""Paths of web servers that are also keys: nothing is quoted, and no part is `.` or `..`."""
 
 _PLACES = ("bucket", "endpoint", "account_name", "container_name")
 _ENDPOINTS = ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT", "AZURE_STORAGE_ENDPOINT")
@@ -259,9 +262,9 @@ def from_url(url: str) -> tuple[tuple[str, str], str]:
     """Return the root of the store of a URL, as scheme and URL, and the key in this store."""
     parts = urls.split(url)
     scheme = parts.scheme.lower()
-    if scheme in ("http", "https"):
+    if scheme in urls.WEB:
         # A key is quoted again, and has no query. Other URLs are a store by themselves.
-        if re.fullmatch(r"(/[\w.~-]+)+/?", parts.path, re.ASCII) and not parts.query:
+        if _PLAIN_PATH.fullmatch(parts.path) and not parts.query:
             return (scheme, f"{scheme}://{parts.netloc}/"), parts.path.strip("/")
         return (scheme, url), ""
     # Everything after the bucket is the key, even ? and #.
@@ -289,7 +292,7 @@ def open_store(root: tuple[str, str], options: Mapping[str, Any], deadline: floa
 
     def make(current: ModuleType, **more: Any) -> Any:
         stores = current.store
-        if scheme in ("http", "https"):
+        if scheme in urls.WEB:
             return stores.HTTPStore.from_url(url, **apart)
         kind = {"s3": stores.S3Store, "s3a": stores.S3Store, "gs": stores.GCSStore}
         return kind.get(scheme, stores.AzureStore).from_url(url, **{**apart, **more}, **config)

@@ -165,7 +165,7 @@ def refuse_protocol(url: str, fs: Any) -> None:
     scheme = url.partition("://")[0].lower() if urls.is_url(url) else ""
     protocol = getattr(fs, "protocol", ())
     protocols = {protocol} if isinstance(protocol, str) else set(protocol)
-    if scheme in ("http", "https") or "http" in protocols:
+    if scheme in urls.WEB or "http" in protocols:
         raise UrlError(
             f"{urls.shown(url)}: web servers are not written to; name a bucket (s3://, gs://, "
             "az://), or write a local file and copy it to the server"

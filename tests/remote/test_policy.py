@@ -150,6 +150,8 @@ def test_a_url_begins_with_a_scheme_of_two_letters(text: str, is_url: bool) -> N
         ("s3://bucket", "s3://bucket", "s3://bucket/n"),
         ("memory:///a/b", "memory:///a/b", "memory:///a/b/n"),
         ("/local?x", "/local?x", "/local?x/n"),
+        ("s3://k:s@bucket/run#1?a", "s3://bucket/run#1?a", "s3://k:s@bucket/run#1?a/n"),
+        ("GS://bucket/50%\n/", "gs://bucket/50%\n/", "GS://bucket/50%\n/n"),
     ],
 )
 def test_urls_are_shown_without_secrets_and_joined_before_the_query(
@@ -157,6 +159,29 @@ def test_urls_are_shown_without_secrets_and_joined_before_the_query(
 ) -> None:
     assert urls.shown(url) == shown
     assert urls.joined(url, "n") == joined
+
+
+@pytest.mark.parametrize(
+    ("folder", "joined"),
+    [
+        ("https://h/a/", "https://h/a/d/50%25%20%23%3F.ffr"), ("s3://b", "s3://b/d/50% #?.ffr"),
+        ("memory://a", "memory://a/d/50% #?.ffr"), ("key", "key/d/50% #?.ffr"),
+    ],
+)  # fmt: skip
+def test_names_are_quoted_in_urls_of_web_servers(folder: str, joined: str) -> None:
+    assert urls.joined(folder, "d/50% #?.ffr") == joined
+
+
+@pytest.mark.parametrize(
+    ("path", "is_folder"),
+    [
+        ("http://h/a/?b", True), ("http://h/a/#b", True), ("http://h/a?b/", False),
+        ("s3://b/a?b/", True), ("s3://b/a/?b", False), ("s3://b/", True), ("a/", True),
+        ("a", False),
+    ],
+)  # fmt: skip
+def test_a_folder_ends_with_a_slash(path: str, is_folder: bool) -> None:
+    assert urls.is_folder(path) is is_folder
 
 
 def test_versions_agree_by_tag_or_by_time() -> None:

@@ -18,7 +18,8 @@ from ffrecord import (
     ShardedDatasetReader,
     UrlError,
 )
-from ffrecord.remote.cache import publisher
+from ffrecord.remote.cache import listing, publisher
+from ffrecord.remote.cache.folder import CacheFolder
 from tests.remote.servers import LISTED, S3Server, s3
 from tests.support import archives, handmade, trees
 
@@ -180,6 +181,30 @@ def test_a_sharded_dataset_is_listed_and_read(uploaded: S3Server) -> None:
 def test_keys_may_contain_any_character(uploaded: S3Server) -> None:
     with PackedFolder("s3://bucket/odd name #1?.ffr", storage_options=uploaded.options) as folder:
         assert all_right(folder)
+
+
+@pytest.mark.parametrize("name", ["run#1", "what?now", "50%"])
+def test_folders_may_have_any_name(server: S3Server, tmp_path: Path, name: str) -> None:
+    target = f"s3://bucket/{name}"
+    remote: dict[str, Any] = {"storage_options": server.options}
+    top = trees.plain_tree(tmp_path / "top", FILES)
+    ffrecord.pack_folder(top, target, shard_size="1MB", **remote)
+    for url in (target, f"{target}/"):
+        with PackedFolder(url, **remote) as folder:
+            assert all_right(folder)
+    with pytest.raises(FileNotFoundError) as caught:
+        FileReader(f"{target}/none.ffr", **remote)
+    assert caught.value.filename == f"{target}/none.ffr"
+
+
+def test_copies_in_the_cache_have_the_names_of_their_objects(
+    uploaded: S3Server, tmp_path: Path
+) -> None:
+    url = "s3://bucket/odd name #1?.ffr"
+    with PackedFolder(url, cache=tmp_path / "cache", storage_options=uploaded.options):
+        found = listing.listed(CacheFolder(str(tmp_path / "cache"), None))
+    assert [each.url for each in found] == [url]
+    publisher.publish_all()
 
 
 def test_a_replaced_object_is_an_error(uploaded: S3Server, tmp_path: Path) -> None:
