@@ -98,22 +98,23 @@ class ObjectStore:
             begin, end = result.range
             body = await result.bytes_async()
         except Exception as error:
-            if opening and type(error).__name__ == "NotSupportedError":
-                return await self._empty(key, span, error)
-            raise of_obstore(error, span) from None
+            trouble = of_obstore(error, span)
+            if opening and trouble.kind in (Kind.BEYOND, Kind.WHOLE):
+                return await self._empty(key, trouble)
+            raise trouble from None
         if len(body) != end - begin:
             raise Trouble(Kind.BUSY, f"the answer has {len(body)} bytes instead of {end - begin}")
         return Answer(body, begin, _version(meta), waited)
 
-    async def _empty(self, key: str, span: Span, problem: Exception) -> Answer:
-        """Return no bytes if the object is empty: some servers then answer without a range."""
+    async def _empty(self, key: str, trouble: Trouble) -> Answer:
+        """Return no bytes if the object is empty: it has no ranges. Otherwise raise `trouble`."""
         obstore, store = self._now()
         try:
             version = _version(await obstore.head_async(store, key))
         except Exception as error:
             raise of_obstore(error, None) from None
         if version.size:
-            raise of_obstore(problem, span)
+            raise trouble
         return Answer(b"", 0, version)
 
     def object_identity(self, key: str) -> str | None:

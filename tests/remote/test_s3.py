@@ -12,6 +12,9 @@ import pytest
 import ffrecord
 from ffrecord import (
     ChangedError,
+    DatasetError,
+    DatasetReader,
+    FFRecordError,
     FileReader,
     PackedFolder,
     RemoteError,
@@ -205,6 +208,23 @@ def test_copies_in_the_cache_have_the_names_of_their_objects(
         found = listing.listed(CacheFolder(str(tmp_path / "cache"), None))
     assert [each.url for each in found] == [url]
     publisher.publish_all()
+
+
+def test_names_that_no_object_can_have_are_an_error_that_says_why(uploaded: S3Server) -> None:
+    for name in ("a/../packed.ffr", "./packed.ffr", "a//b.ffr"):
+        with pytest.raises(RemoteError, match=r"a part of it is empty, `\.` or `\.\.`"):
+            FileReader(f"s3://bucket/{name}", storage_options=uploaded.options)
+        with pytest.raises(RemoteError, match="check the URL or key"):
+            FileReader(name, store=uploaded.store)
+
+
+def test_empty_objects_are_errors_of_the_dataset_and_of_the_file(uploaded: S3Server) -> None:
+    obstore.put(uploaded.store, "empty/spec.json", b"")
+    obstore.put(uploaded.store, "empty.ffr", b"")
+    with pytest.raises(DatasetError, match=r"spec\.json"):
+        DatasetReader("s3://bucket/empty", storage_options=uploaded.options)
+    with pytest.raises(FFRecordError, match="it has 0 bytes"):
+        FileReader("s3://bucket/empty.ffr", storage_options=uploaded.options)
 
 
 def test_a_replaced_object_is_an_error(uploaded: S3Server, tmp_path: Path) -> None:
