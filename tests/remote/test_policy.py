@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+import sys
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ffrecord.disk import extents
-from ffrecord.remote import meter, retries, urls
+from ffrecord.remote import link, meter, retries, urls
 from ffrecord.remote.answers import Version
 from ffrecord.remote.meter import Meter
 from ffrecord.remote.options import Options
-from ffrecord.remote.trouble import Kind, Span, of_obstore, of_status
+from ffrecord.remote.trouble import Kind, Span, Trouble, of_obstore, of_status
+from tests.support.patience import PATIENCE
 
 
 def measured(latency: float, bandwidth: float) -> Meter:
@@ -96,6 +101,34 @@ def test_an_attempt_gets_time_for_its_bytes_but_not_beyond_the_deadline() -> Non
     assert retries.time_limit(1_000_000, 0, 60) == 20
     assert retries.time_limit(1_000_000, 50, 60) == 10
     assert retries.time_limit(1_000_000, 70, 60) > 0
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.10 does not count cancels")
+@pytest.mark.parametrize(
+    ("turn", "error"),
+    [(["limit"], Trouble), (["cancel"], asyncio.CancelledError),
+     (["limit", "cancel"], asyncio.CancelledError), (["cancel", "limit"], asyncio.CancelledError)],
+)  # fmt: skip
+def test_a_request_that_is_cancelled_at_its_time_limit_is_not_repeated(
+    turn: list[str], error: type[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def attempt() -> None:
+        running, acts = asyncio.get_running_loop(), dict[str, Callable[[], object]]()
+
+        def call_later(seconds: float, limit: Callable[[], object]) -> asyncio.TimerHandle:
+            acts["limit"] = limit
+            return running.call_at(running.time() + seconds, limit)
+
+        monkeypatch.setattr(running, "call_later", call_later)
+        task = asyncio.create_task(link._within(PATIENCE, asyncio.Event().wait()))
+        acts["cancel"] = task.cancel
+        await asyncio.sleep(0)  # until it waits
+        for act in turn:
+            acts[act]()
+        with pytest.raises(error):
+            await task
+
+    asyncio.run(attempt())
 
 
 @pytest.mark.parametrize(
