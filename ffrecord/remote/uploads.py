@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from ffrecord.atomic.locks import is_at, take
+from ffrecord.atomic.locks import is_at, take, unlock
 from ffrecord.errors import BusyError, UploadError
 from ffrecord.remote import loop, sending
 from ffrecord.remote.answers import Place
@@ -90,6 +90,7 @@ class Record:
         if not kept:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self.path)
+        unlock(self._fd)  # a forked child has a copy of the descriptor: closing is not enough
         os.close(self._fd)
         self._fd = -1
 
@@ -225,6 +226,7 @@ def _taken(path: str) -> Any:
             raise BusyError(f"{path}: this upload is running; wait until it has ended")
         yield fd
     finally:
+        unlock(fd)
         os.close(fd)
 
 

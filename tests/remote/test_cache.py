@@ -42,6 +42,7 @@ from ffrecord.torch import DataLoader, Dataset
 from tests.remote.conftest import COUNT, Site
 from tests.remote.proxy import Proxy, Request, proxy
 from tests.support import archives, handmade, trees
+from tests.support.forks import forked
 from tests.support.patience import PATIENCE
 
 ALL = list(range(COUNT))
@@ -928,23 +929,6 @@ def test_a_copy_that_another_thread_gives_up_is_replaced_by_the_network(
 
 
 # ---- processes ---------------------------------------------------------------------------------
-
-
-@contextmanager
-def forked() -> Iterator[None]:
-    """Fork a child that has all descriptors of this process until the block ends."""
-    told, tell = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.close(tell)
-        os.read(told, 1)
-        os._exit(0)
-    os.close(told)
-    try:
-        yield
-    finally:
-        os.close(tell)
-        os.waitpid(child, 0)
 
 
 def test_a_child_that_is_forked_while_a_thread_waits_for_the_lock_does_not_keep_it(
