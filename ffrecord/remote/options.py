@@ -19,6 +19,9 @@ DEADLINE = 60.0
 """Seconds after which a request fails, with all its retries. Object stores recover within seconds
 from most of their troubles; a training job that waits longer looks as if it hung."""
 
+LONGEST_DEADLINE = 10 * 365 * 86400.0
+"""Seconds. An infinite deadline counts as this: obstore and timedelta know no infinity."""
+
 
 class RemoteOptions(TypedDict, total=False):
     """Keyword arguments of readers for URLs."""
@@ -68,7 +71,7 @@ def checked(given: RemoteOptions) -> Options:
         kind = type(storage_options).__name__
         raise TypeError(f"storage_options must be a dict, not {kind}")
     requests = integer(given.get("requests", REQUESTS), "requests")
-    deadline = float(given.get("deadline", DEADLINE))
+    deadline = min(float(given.get("deadline", DEADLINE)), LONGEST_DEADLINE)
     if requests < 1 or not deadline > 0:
         raise ValueError(
             f"requests is {requests} and deadline is {deadline:g}; they must be at least 1, and "

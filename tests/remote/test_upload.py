@@ -628,6 +628,12 @@ def test_the_record_of_a_failure_is_a_leftover_while_a_forked_child_lives(state:
         uploads.abort(left)
 
 
+def test_a_deadline_may_be_infinite(server: str, through: Proxy) -> None:
+    write_large(through, deadline=float("inf"))
+    assert len(content(server, "k.ffr")) > 12 << 20
+    assert pending(server) == []
+
+
 def test_signatures_are_those_of_amazon(environment: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """moto does not check signed URLs. botocore signs the same request again."""
     store = S3Store("bucket", prefix="a b", client_options={"allow_http": True})
