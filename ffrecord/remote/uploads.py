@@ -28,7 +28,7 @@ from ffrecord.remote import loop, sending
 from ffrecord.remote.answers import Place
 from ffrecord.remote.files import Access
 from ffrecord.remote.link import Link
-from ffrecord.remote.options import CACHE, checked
+from ffrecord.remote.options import CACHE, cache_folder, checked
 
 FOLDER = "uploads"  # in the cache folder
 SUFFIX = ".upload"
@@ -43,7 +43,7 @@ def default_folder() -> str:
     """Return the cache folder: `FFRECORD_CACHE`, or `ffrecord` in the user's cache folder."""
     chosen = os.environ.get(CACHE)
     if chosen:
-        return os.path.abspath(chosen)
+        return cache_folder(chosen)
     top = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     return os.path.join(top, "ffrecord")
 

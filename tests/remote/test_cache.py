@@ -252,10 +252,13 @@ def test_the_variable_is_overruled_by_the_option(
         assert not cache.exists()
     with FileReader(f"{through.url}/{record_file}"):
         assert cache.exists()
-    with pytest.raises(ValueError, match="not a size: 'many'"):
+    with pytest.raises(ValueError, match="cache_size: not a size: 'many'"):
         FileReader(f"{through.url}/{record_file}", cache=cache, cache_size="many")
     with pytest.raises(ValueError, match="cache is for URLs, but the path is local"):
         FileReader(__file__, cache=cache)
+    monkeypatch.setenv("FFRECORD_CACHE_SIZE", "lots")
+    with pytest.raises(ValueError, match="FFRECORD_CACHE_SIZE: not a size: 'lots'"):
+        FileReader(f"{through.url}/{record_file}")
 
 
 # ---- versions ----------------------------------------------------------------------------------
