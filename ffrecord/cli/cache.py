@@ -14,7 +14,7 @@ from ffrecord.remote import uploads
 from ffrecord.remote.cache import listing
 from ffrecord.remote.cache.folder import CacheFolder
 from ffrecord.remote.cache.listing import Listed
-from ffrecord.remote.options import CACHE
+from ffrecord.remote.options import CACHE, cache_folder
 from ffrecord.remote.uploads import Leftover
 from ffrecord.remote.urls import shown
 from ffrecord.terminal import printable
@@ -29,7 +29,7 @@ def run(options: argparse.Namespace) -> int:
         options.parser.error(f"name the folder of the cache with --cache, or set {CACHE}")
     if options.action == "rm" and bool(options.url) == options.all:
         options.parser.error("name the URLs to remove, or use --all alone")
-    folder = CacheFolder(os.path.abspath(path or uploads.default_folder()), None)
+    folder = CacheFolder(cache_folder(path or uploads.default_folder()), None)
     chosen = _chosen(folder, options)
     actions: dict[str, Callable[[CacheFolder, _Chosen, argparse.Namespace], int]]
     actions = {"ls": _ls, "rm": _rm, "verify": _verify}

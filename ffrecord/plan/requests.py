@@ -55,9 +55,9 @@ class Requests:
     def version(self, place: Place) -> Version | None:
         return loop.wait(sending.version(self._link, place))
 
-    def is_same(self, place: Place, found: Version, path: str) -> bool:
+    def is_same(self, found: Version, path: str) -> bool:
         """Return True if the tag of an object is that of a local file."""
-        return loop.wait(sending.same(place, found, path))
+        return loop.wait(sending.same(found, path))
 
     def objects(self, folder: Place) -> dict[str, int]:
         """Return the size of every object in a folder, by its name in the folder."""

@@ -209,7 +209,7 @@ class WorkPrefix:
         place = self._target.inside(name)
         for tries_left in reversed(range(TRIES)):
             found = self._requests.version(place)
-            if found is not None and self._requests.is_same(place, found, path):
+            if found is not None and self._requests.is_same(found, path):
                 return
             self._require_own()
             try:

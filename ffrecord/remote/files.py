@@ -177,8 +177,7 @@ def remote_files(fname: Any, given: RemoteOptions) -> RemoteFiles:
             raise ValueError("the files are on different file systems; pass those of one of them")
         return RemoteFiles([path for path, _ in found], found[0][1])
     folder = remote_folder(fname, given)
-    path = folder.path.partition("?")[0] if urls.is_url(folder.path) else folder.path
-    if not path.endswith("/"):
+    if not urls.is_folder(folder.path):
         return RemoteFiles(folder.paths, folder.options)
     return in_folder(folder)
 

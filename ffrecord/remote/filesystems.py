@@ -181,12 +181,20 @@ class FileSystem:
                 raise
 
     async def remove_folders(self, key: str) -> None:
+        self._now().invalidate_cache()
         try:
-            if await self._call("exists", key):
-                await self._call("rm", key, recursive=True)
+            found = await self._call("find", key, withdirs=True, detail=True)
         except Trouble as trouble:
             if trouble.kind is not Kind.MISSING:
                 raise
+            return
+        folders = [path for path, each in found.items() if each["type"] == "directory"]
+        for folder in sorted(folders, key=len, reverse=True):
+            # Another program may put a file meanwhile. Most file systems then refuse; that of Arrow
+            # would remove the file, too.
+            with contextlib.suppress(Trouble):
+                if await self.is_empty(folder):
+                    await self._call("rmdir", folder)
 
     def unfinished(self, key: str) -> None:
         return None

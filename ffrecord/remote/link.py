@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import sys
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
@@ -150,12 +151,27 @@ async def _within(seconds: float, work: Coroutine[Any, Any, Result]) -> Result:
         late = True
         task.cancel()
 
+    before = _cancels(task)
     timer = asyncio.get_running_loop().call_later(seconds, cancel)
     try:
         return await work
     except asyncio.CancelledError:
         if late:
-            raise Trouble(Kind.BUSY, f"no whole answer within {seconds:.3g} s") from None
+            if sys.version_info >= (3, 11):
+                task.uncancel()
+            if _cancels(task) <= before:  # nobody else has cancelled it in the same turn
+                raise Trouble(Kind.BUSY, f"no whole answer within {seconds:.3g} s") from None
         raise
     finally:
         timer.cancel()
+
+
+def _cancels(task: asyncio.Task[Any]) -> int:
+    """Return how often a task was cancelled.
+
+    Python 3.10 does not count. There, a task that is cancelled in the very turn of its time limit
+    goes on with its next attempt.
+    """
+    if sys.version_info >= (3, 11):
+        return task.cancelling()
+    return 0

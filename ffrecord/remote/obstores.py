@@ -17,7 +17,7 @@ from ffrecord.remote.multipart import Unfinished
 from ffrecord.remote.parts import AT_ONCE, Parts
 from ffrecord.remote.trouble import Kind, Span, Trouble, of_obstore
 
-SCHEMES = frozenset({"s3", "s3a", "gs", "az", "azure", "abfs", "abfss", "adl", "http", "https"})
+SCHEMES = urls.BUCKETS | urls.WEB
 
 # Our own retries replace those of obstore, and our time limits are shorter than these.
 NO_RETRIES = {"max_retries": 0}
@@ -31,6 +31,18 @@ FSSPEC_NAMES = {
 
 APART = ("client_options", "retry_config", "credential_provider")
 """Options that are arguments of obstore's stores by themselves."""
+
+CLIENT_OPTIONS = frozenset({
+    "allow_http", "allow_invalid_certificates", "connect_timeout", "default_content_type",
+    "default_headers", "http1_only", "http2_keep_alive_interval", "http2_keep_alive_timeout",
+    "http2_keep_alive_while_idle", "http2_only", "pool_idle_timeout", "pool_max_idle_per_host",
+    "proxy_ca_certificate", "proxy_excludes", "proxy_url", "randomize_addresses", "read_timeout",
+    "root_certificate", "timeout", "user_agent",
+})  # fmt: skip
+"""Options of obstore's HTTP client. obstore panics if they are among those of the store."""
+
+_PLAIN_PATH = re.compile(r"(/(?!\.\.?(/|$))[\w.~-]+)+/?", re.ASCII)
+"""Paths of web servers that are also keys: nothing is quoted, and no part is `.` or `..`."""
 
 _PLACES = ("bucket", "endpoint", "account_name", "container_name")
 _ENDPOINTS = ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT", "AZURE_STORAGE_ENDPOINT")
@@ -86,22 +98,23 @@ class ObjectStore:
             begin, end = result.range
             body = await result.bytes_async()
         except Exception as error:
-            if opening and type(error).__name__ == "NotSupportedError":
-                return await self._empty(key, span, error)
-            raise of_obstore(error, span) from None
+            trouble = of_obstore(error, span)
+            if opening and trouble.kind in (Kind.BEYOND, Kind.WHOLE):
+                return await self._empty(key, trouble)
+            raise trouble from None
         if len(body) != end - begin:
             raise Trouble(Kind.BUSY, f"the answer has {len(body)} bytes instead of {end - begin}")
         return Answer(body, begin, _version(meta), waited)
 
-    async def _empty(self, key: str, span: Span, problem: Exception) -> Answer:
-        """Return no bytes if the object is empty: some servers then answer without a range."""
+    async def _empty(self, key: str, trouble: Trouble) -> Answer:
+        """Return no bytes if the object is empty: it has no ranges. Otherwise raise `trouble`."""
         obstore, store = self._now()
         try:
             version = _version(await obstore.head_async(store, key))
         except Exception as error:
             raise of_obstore(error, None) from None
         if version.size:
-            raise of_obstore(problem, span)
+            raise trouble
         return Answer(b"", 0, version)
 
     def object_identity(self, key: str) -> str | None:
@@ -250,9 +263,9 @@ def from_url(url: str) -> tuple[tuple[str, str], str]:
     """Return the root of the store of a URL, as scheme and URL, and the key in this store."""
     parts = urls.split(url)
     scheme = parts.scheme.lower()
-    if scheme in ("http", "https"):
+    if scheme in urls.WEB:
         # A key is quoted again, and has no query. Other URLs are a store by themselves.
-        if re.fullmatch(r"(/[\w.~-]+)+/?", parts.path, re.ASCII) and not parts.query:
+        if _PLAIN_PATH.fullmatch(parts.path) and not parts.query:
             return (scheme, f"{scheme}://{parts.netloc}/"), parts.path.strip("/")
         return (scheme, url), ""
     # Everything after the bucket is the key, even ? and #.
@@ -271,7 +284,8 @@ def open_store(root: tuple[str, str], options: Mapping[str, Any], deadline: floa
         config, provider = profiles.completed(config)
         if provider is not None:
             apart.setdefault("credential_provider", provider)
-    client = {**CLIENT, **apart.get("client_options", {})}
+    moved = {name: config.pop(name) for name in CLIENT_OPTIONS & config.keys()}
+    client = {**CLIENT, **moved, **apart.get("client_options", {})}
     endpoint = str(config.get("endpoint") or os.environ.get("AWS_ENDPOINT_URL") or "")
     if scheme == "http" or endpoint.startswith("http:"):
         client.setdefault("allow_http", True)
@@ -279,7 +293,7 @@ def open_store(root: tuple[str, str], options: Mapping[str, Any], deadline: floa
 
     def make(current: ModuleType, **more: Any) -> Any:
         stores = current.store
-        if scheme in ("http", "https"):
+        if scheme in urls.WEB:
             return stores.HTTPStore.from_url(url, **apart)
         kind = {"s3": stores.S3Store, "s3a": stores.S3Store, "gs": stores.GCSStore}
         return kind.get(scheme, stores.AzureStore).from_url(url, **{**apart, **more}, **config)
@@ -293,7 +307,10 @@ def open_store(root: tuple[str, str], options: Mapping[str, Any], deadline: floa
         return ObjectStore(make, make_for_parts)
     except MissingPackageError:
         raise
-    except Exception as error:
+    except BaseException as error:
+        # A panic of obstore is no Exception.
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
         names = ", ".join(map(repr, options)) or "none"
         what = f"{urls.shown(url)}: cannot be opened with these "
         what += f"options ({type(error).__name__}); storage_options has the names {names}"

@@ -13,7 +13,7 @@ from typing import Any
 from ffrecord.disk.source import DESCRIPTORS_EACH, allow_descriptors
 from ffrecord.errors import RemoteError
 from ffrecord.remote import loop
-from ffrecord.remote.answers import Answer, Place, Version
+from ffrecord.remote.answers import Place, Version
 from ffrecord.remote.cache.copy import Copy
 from ffrecord.remote.cache.objects import Cache
 from ffrecord.remote.link import Link
@@ -86,8 +86,6 @@ async def _open(link: Link, place: Place, guess: int, with_end: bool) -> Opened:
         if with_end:
             asked.append(link.get(place, Span(-guess), None, opening=True))
         first, *rest = await asyncio.gather(*asked, return_exceptions=True)
-        if isinstance(first, RemoteError) and first.status == 416:  # an empty object has no ranges
-            return Opened(Version(0, None, None), Answer(b"", 0, Version(0, None, None)), None)
         if isinstance(first, BaseException):
             raise first
         last: Any = rest[0] if rest else None

@@ -19,6 +19,9 @@ DEADLINE = 60.0
 """Seconds after which a request fails, with all its retries. Object stores recover within seconds
 from most of their troubles; a training job that waits longer looks as if it hung."""
 
+LONGEST_DEADLINE = 10 * 365 * 86400.0
+"""Seconds. An infinite deadline counts as this: obstore and timedelta know no infinity."""
+
 
 class RemoteOptions(TypedDict, total=False):
     """Keyword arguments of readers for URLs."""
@@ -68,7 +71,7 @@ def checked(given: RemoteOptions) -> Options:
         kind = type(storage_options).__name__
         raise TypeError(f"storage_options must be a dict, not {kind}")
     requests = integer(given.get("requests", REQUESTS), "requests")
-    deadline = float(given.get("deadline", DEADLINE))
+    deadline = min(float(given.get("deadline", DEADLINE)), LONGEST_DEADLINE)
     if requests < 1 or not deadline > 0:
         raise ValueError(
             f"requests is {requests} and deadline is {deadline:g}; they must be at least 1, and "
@@ -80,19 +83,27 @@ def checked(given: RemoteOptions) -> Options:
     )  # fmt: skip
 
 
+def cache_folder(path: str | os.PathLike[Any]) -> str:
+    """Return the absolute path of a cache folder: workers may have another working directory."""
+    return os.path.abspath(os.path.expanduser(os.fsdecode(path)))
+
+
 def _cache(folder: Any, size: int | str | None) -> tuple[str | None, int | None]:
     """Return the folder of the cache and its size, given or from the environment."""
     if folder is None:
         folder = os.environ.get(CACHE)
-    if size is None:
-        size = os.environ.get(CACHE_SIZE) or None
     if not folder:
         return None, None
     if not isinstance(folder, (str, os.PathLike)):
         raise TypeError(f"cache must be a path or False, not {type(folder).__name__}")
-    # Absolute, because workers may have another working directory.
-    path = os.path.abspath(os.path.expanduser(os.fsdecode(folder)))
-    return path, None if size is None else parse_size(size)
+    name = "cache_size"
+    if size is None:
+        name, size = CACHE_SIZE, os.environ.get(CACHE_SIZE) or None
+    try:
+        most = None if size is None else parse_size(size)
+    except (ValueError, TypeError) as error:
+        raise type(error)(f"{name}: {error}") from None
+    return cache_folder(folder), most
 
 
 def refuse_for_paths(given: RemoteOptions) -> None:

@@ -192,7 +192,7 @@ async def objects(link: Link, folder: Place) -> dict[str, int]:
     return await link.write(folder, lambda: folder.store.objects(folder.key), LONG)
 
 
-async def same(place: Place, found: Version, path: str) -> bool:
+async def same(found: Version, path: str) -> bool:
     """Return True if the tag of an object is that of a local file. Other tags tell nothing."""
     parts = Parts(path, lambda size: None)
     if found.size != parts.size or MD5.fullmatch(found.etag or "") is None:

@@ -158,7 +158,10 @@ class RemoteSource:
                 self._ahead[key] = os.getpid(), asked
 
     def _from_memory(self, memory: Bytes, offset: int) -> int:
-        """Copy bytes that have arrived or are on their way; return how many."""
+        """Copy bytes that have arrived or are on their way; return how many.
+
+        A request that has failed counts as one that was never sent.
+        """
         for kept in (self._first, self._last):
             if kept is not None and 0 <= offset - kept.begin < len(kept.body):
                 return _copy(kept, memory, offset)
@@ -167,7 +170,11 @@ class RemoteSource:
                 if process != os.getpid():
                     self._ahead.pop((begin, end), None)
                     continue
-                answer = asked.result()
+                try:
+                    answer = asked.result()
+                except Exception:  # the network may be there again
+                    self._ahead.pop((begin, end), None)
+                    return 0
                 self._keep([answer], again=self._distrusted)
                 count = _copy(answer, memory, offset)
                 # With a cache, the answer may have more bytes than anybody is going to read.

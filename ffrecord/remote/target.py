@@ -45,17 +45,14 @@ class Target(Closing):
         given: options for URLs.
         is_folder: True for several objects. The folder must be empty.
         new: True if an existing object must not be replaced.
-        permit: name of the Python argument that permits replacing, for the error.
     """
 
     def __init__(
-        self, path: Any, given: RemoteOptions, *, is_folder: bool = False, new: bool = False,
-        permit: str = "force",
-    ) -> None:  # fmt: skip
+        self, path: Any, given: RemoteOptions, *, is_folder: bool = False, new: bool = False
+    ) -> None:
         url, options = located(path, given)
         self._is_folder = is_folder
         self._new = new or is_folder
-        self._permit = permit
         self._access = Access(options)
         refuse_protocol(url, options.fs)
         if not is_folder and url.endswith("/"):
@@ -84,7 +81,7 @@ class Target(Closing):
         # Ask in any case: a wrong URL or wrong credentials show now, not after hours of work.
         found = loop.wait(sending.version(link, place))
         if self._new and found is not None:
-            raise there_already(self.name, argument=self._permit)
+            raise there_already(self.name, argument="force")
 
     def upload(self, last: str | None = None, tell: Tell | None = None) -> None:
         """Upload what was made at `path`. An error leaves nothing in the store.
@@ -158,7 +155,7 @@ def refuse_protocol(url: str, fs: Any) -> None:
     scheme = url.partition("://")[0].lower() if urls.is_url(url) else ""
     protocol = getattr(fs, "protocol", ())
     protocols = {protocol} if isinstance(protocol, str) else set(protocol)
-    if scheme in ("http", "https") or "http" in protocols:
+    if scheme in urls.WEB or "http" in protocols:
         raise UrlError(
             f"{urls.shown(url)}: web servers are not written to; name a bucket (s3://, gs://, "
             "az://), or write a local file and copy it to the server"

@@ -25,6 +25,7 @@ class Kind(Enum):
     UNCHANGED = "unchanged"  # the answer to a request for another version
     EXISTS = "exists"  # an object that must be new is there already
     BEYOND = "beyond"  # the range begins after the end of the object
+    WHOLE = "whole"  # an answer without a range: the server knows none, or the object is empty
     NO_SUFFIX = "no suffix"  # the provider cannot be asked for the last bytes
     OTHER = "other"
 
@@ -116,9 +117,13 @@ def of_obstore(error: BaseException, span: Span | None) -> Trouble:
     if re.search(r"Requested .* got ", text):
         return Trouble(Kind.BUSY, "the answer has other bytes than those that were asked for")
     if name == "NotSupportedError" or "partial" in text:
-        return Trouble(Kind.OTHER, NO_RANGES)
+        return Trouble(Kind.WHOLE, NO_RANGES)
+    if isinstance(error, ValueError) and said.startswith("Could not parse path"):
+        what = "no object can have this name: a part of it is empty, `.` or `..`, or has a control "
+        return Trouble(Kind.OTHER, what + "character; check the URL or key")
     if "scheme is not allowed" in text or "BadScheme" in text:
-        return Trouble(Kind.OTHER, "this store allows https only; set allow_http for plain http")
+        what = "plain http is not allowed for this store; set allow_http in storage_options, or in "
+        return Trouble(Kind.OTHER, what + "the client_options of your own store")
     if _CONNECT.search(text):
         return Trouble(Kind.CONNECT, "no connection to the server")
     if _METADATA.search(said) or _NO_CREDENTIALS.search(text):

@@ -22,13 +22,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from ffrecord.atomic.locks import is_at, take
+from ffrecord.atomic.locks import is_at, take, unlock
 from ffrecord.errors import BusyError, UploadError
 from ffrecord.remote import loop, sending
 from ffrecord.remote.answers import Place
 from ffrecord.remote.files import Access
 from ffrecord.remote.link import Link
-from ffrecord.remote.options import CACHE, checked
+from ffrecord.remote.options import CACHE, cache_folder, checked
 
 FOLDER = "uploads"  # in the cache folder
 SUFFIX = ".upload"
@@ -43,7 +43,7 @@ def default_folder() -> str:
     """Return the cache folder: `FFRECORD_CACHE`, or `ffrecord` in the user's cache folder."""
     chosen = os.environ.get(CACHE)
     if chosen:
-        return os.path.abspath(chosen)
+        return cache_folder(chosen)
     top = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     return os.path.join(top, "ffrecord")
 
@@ -90,6 +90,7 @@ class Record:
         if not kept:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self.path)
+        unlock(self._fd)  # a forked child has a copy of the descriptor: closing is not enough
         os.close(self._fd)
         self._fd = -1
 
@@ -225,6 +226,7 @@ def _taken(path: str) -> Any:
             raise BusyError(f"{path}: this upload is running; wait until it has ended")
         yield fd
     finally:
+        unlock(fd)
         os.close(fd)
 
 

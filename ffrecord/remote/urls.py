@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeGuard
-from urllib.parse import SplitResult, parse_qsl, urlencode, urlsplit, urlunsplit
+from urllib.parse import SplitResult, parse_qsl, quote, urlencode, urlsplit
 
 from ffrecord.errors import UrlError
 
@@ -17,8 +17,13 @@ if TYPE_CHECKING:
     from ffrecord.remote.options import RemoteOptions
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]+://")
-_PARTS = re.compile(r"([^:]+)://([^/?#]*)([^?#]*)")  # scheme, user and host, path
+_PARTS = re.compile(r"([^:]+)://([^/?#]*)([^?#]*)(.*)", re.DOTALL)
+_BUCKET_PARTS = re.compile(r"([^:]+)://([^/]*)(.*)()", re.DOTALL)
 _LOCAL_PROTOCOLS = ("", "file", "local")
+
+WEB = frozenset({"http", "https"})
+BUCKETS = frozenset({"s3", "s3a", "gs", "az", "azure", "abfs", "abfss", "adl"})
+"""Schemes of buckets. After the bucket there is only a key, which may contain ? and #."""
 
 
 def is_url(path: object) -> TypeGuard[str]:
@@ -50,11 +55,24 @@ def shown(url: str) -> str:
 
     Signatures of signed URLs are in the query. Wrong URLs are accepted: messages name them, too.
     """
-    found = _PARTS.match(url) if is_url(url) else None
-    if found is None:
+    if not is_url(url):
         return url
-    scheme, place, path = found.groups()
+    scheme, place, path, _ = _parts(url)
     return f"{scheme.lower()}://{place.rpartition('@')[2]}{path}"
+
+
+def is_folder(path: str) -> bool:
+    """Return True if the path in a URL, or a key, ends with a slash."""
+    return (_parts(path)[2] if is_url(path) else path).endswith("/")
+
+
+def _parts(url: str) -> tuple[str, str, str, str]:
+    """Return the scheme, the user and host or bucket, the path, and the query with the fragment."""
+    is_bucket = url.partition("://")[0].lower() in BUCKETS
+    found = (_BUCKET_PARTS if is_bucket else _PARTS).fullmatch(url)
+    assert found is not None  # `is_url` has found a scheme
+    scheme, place, path, end = found.groups()
+    return scheme, place, path, end
 
 
 def split(url: str) -> SplitResult:
@@ -84,9 +102,10 @@ def unsigned(url: str) -> str:
 
 
 def joined(url: str, name: str) -> str:
-    """Return the URL of a file in a folder. A query stays at the end."""
+    """Return the URL of a file in a folder, or its key. The query of a URL stays at the end."""
     if not is_url(url):
         return f"{url.rstrip('/')}/{name}" if url else name
-    parts = split(url)
-    end = urlunsplit(("", "", "", parts.query, parts.fragment))
-    return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}/{name}{end}"
+    scheme, place, path, end = _parts(url)
+    if scheme.lower() in WEB:
+        name = quote(name)
+    return f"{scheme}://{place}{path.rstrip('/')}/{name}{end}"

@@ -16,7 +16,7 @@ import sys
 import threading
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,7 @@ from ffrecord.torch import DataLoader, Dataset
 from tests.remote.conftest import COUNT, Site
 from tests.remote.proxy import Proxy, Request, proxy
 from tests.support import archives, handmade, trees
+from tests.support.forks import forked
 from tests.support.patience import PATIENCE
 
 ALL = list(range(COUNT))
@@ -251,10 +252,13 @@ def test_the_variable_is_overruled_by_the_option(
         assert not cache.exists()
     with FileReader(f"{through.url}/{record_file}"):
         assert cache.exists()
-    with pytest.raises(ValueError, match="not a size: 'many'"):
+    with pytest.raises(ValueError, match="cache_size: not a size: 'many'"):
         FileReader(f"{through.url}/{record_file}", cache=cache, cache_size="many")
     with pytest.raises(ValueError, match="cache is for URLs, but the path is local"):
         FileReader(__file__, cache=cache)
+    monkeypatch.setenv("FFRECORD_CACHE_SIZE", "lots")
+    with pytest.raises(ValueError, match="FFRECORD_CACHE_SIZE: not a size: 'lots'"):
+        FileReader(f"{through.url}/{record_file}")
 
 
 # ---- versions ----------------------------------------------------------------------------------
@@ -779,17 +783,42 @@ def test_a_copy_that_is_being_listed_can_be_opened(
     lister = os.open(path, os.O_RDWR)
     fcntl.flock(lister, fcntl.LOCK_EX)
     real = fcntl.flock
+    refused: list[int] = []
 
     def flock(fd: int, how: int) -> None:
-        if how == fcntl.LOCK_SH:  # this would wait
+        try:
+            real(fd, how)
+        except BlockingIOError:
+            refused.append(fd)
+            monkeypatch.setattr(fcntl, "flock", real)
             os.close(lister)
-        real(fd, how)
+            raise
 
     monkeypatch.setattr(fcntl, "flock", flock)
     with FileReader(f"{through.url}/{record_file}", cache=cache) as reader:
         through.requests.clear()
         check_epoch(reader, records, 0)
         assert not through.requests
+    assert len(refused) == 1
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_copy_that_stays_locked_is_replaced(
+    through: Proxy, record_file: str, records: list[bytes], cache: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """A child of a process that was killed while it dropped the copy may hold the lock."""
+    monkeypatch.setattr(folder_module, "MAP_SECONDS", 0.0)
+    url = f"{through.url}/{record_file}"
+    fill(url, cache, records)
+    (path,) = cache.glob("*.map")
+    with open(path, "rb+") as child:
+        fcntl.flock(child, fcntl.LOCK_EX)
+        fill(url, cache, records)
+        with FileReader(url, cache=cache) as reader:
+            through.requests.clear()
+            check_epoch(reader, records, 0)
+            assert not through.requests
 
 
 @contextmanager
@@ -903,6 +932,65 @@ def test_a_copy_that_another_thread_gives_up_is_replaced_by_the_network(
 
 
 # ---- processes ---------------------------------------------------------------------------------
+
+
+def test_a_child_that_is_forked_while_a_thread_waits_for_the_lock_does_not_keep_it(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(folder_module, "LOCK_SECONDS", PATIENCE)
+    one, other = CacheFolder(str(cache), None), CacheFolder(str(cache), None)
+    one.make()
+    real, waits = fcntl.flock, threading.Event()
+
+    def flock(fd: int, how: int) -> None:
+        try:
+            real(fd, how)
+        except BlockingIOError:
+            waits.set()
+            raise
+
+    def use() -> None:
+        with one.locked():
+            pass
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    thread = threading.Thread(target=use)
+    with ExitStack() as child:
+        with other.locked():
+            thread.start()
+            assert waits.wait(PATIENCE)
+            child.enter_context(forked())
+        thread.join(PATIENCE)
+        monkeypatch.setattr(folder_module, "LOCK_SECONDS", 0.0)
+        with other.locked():
+            pass
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_child_that_is_forked_while_a_copy_is_dropped_does_not_keep_its_lock(
+    through: Proxy, site: Site, records: list[bytes], cache: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(folder_module, "STRIDE", 4 * BLOCK)
+    names = numbered(site, records, 2)
+    bound = 2 * (site.folder / names[0]).stat().st_size - 40 * BLOCK
+    fill(f"{through.url}/{names[0]}", cache, records)
+    real = libc.punch_hole
+    with ExitStack() as child:
+
+        def punch_hole(*arguments: int) -> None:
+            monkeypatch.setattr(libc, "punch_hole", real)
+            child.enter_context(forked())
+            real(*arguments)
+
+        monkeypatch.setattr(libc, "punch_hole", punch_hole)
+        with FileReader(f"{through.url}/{names[1]}", cache=cache, cache_size=bound) as reader:
+            reader.read(ALL)
+        assert libc.punch_hole is real
+        with FileReader(f"{through.url}/{names[0]}", cache=cache) as reader:
+            through.requests.clear()
+            reader.read(range(100))
+            assert not through.requests  # its first blocks are still there
 
 
 class Lengths(Dataset[int]):

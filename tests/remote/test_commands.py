@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import tarfile
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 
 import ffrecord
 from ffrecord import RemoteError, UrlError
+from ffrecord.remote import uploads
 from tests.remote.conftest import Site
 from tests.support import archives, trees
 from tests.support.commands import SYSTEM, USAGE, in_a_process
@@ -124,6 +126,24 @@ def test_cache_lists_checks_and_removes_copies(urls: str, tmp_path: Path) -> Non
     assert not copy.exists()
     assert json.loads(run("cache", "rm", "--all", "--json", *cache))["removed"] == 1
     assert [path.name for path in (tmp_path / "cache").iterdir()] == ["lock"]
+
+
+@pytest.mark.parametrize("given", ["--cache", "FFRECORD_CACHE"])
+def test_the_home_folder_may_be_a_tilde(
+    urls: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    cache = ["--cache=~/kept"] if given == "--cache" else []
+    if given == "FFRECORD_CACHE":
+        monkeypatch.setenv(given, "~/kept")
+    run("verify", f"{urls}/plain.ffr", *cache)
+    found = json.loads(run("cache", "ls", "--json", *cache))
+    assert found["folder"] == str(tmp_path / "kept")
+    assert [each["url"] for each in found["copies"]] == [f"{urls}/plain.ffr"]
+    if not cache:
+        record = uploads.Record("s3://bucket/a", None, {})
+        assert os.listdir(tmp_path / "kept/uploads") == [Path(record.path).name]
+        record.end()
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from ffrecord.remote.link import Link
 from ffrecord.remote.opening import open_places
 from ffrecord.remote.source import RemoteSources
 from ffrecord.remote.trouble import Kind, Span, Trouble
+from tests.support.patience import PATIENCE
 
 CONTENT = np.random.default_rng(0).bytes(100_000)
 
@@ -105,6 +106,22 @@ def test_a_server_that_cannot_be_reached_is_given_up_soon(monkeypatch: pytest.Mo
     with pytest.raises(RemoteError, match="failed 4 times: no connection"):
         opened(store, monkeypatch)
     assert len(store.spans) == 2 * retries.OPENING_ATTEMPTS
+
+
+def test_bytes_whose_read_ahead_failed_are_requested_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store = Memory()
+    (found,) = opened(store, monkeypatch).each
+    store.habit = "no connection"
+    found.will_need(5000, 20_000)
+    (asked,) = found._ahead.values()
+    assert asked[1].exception(PATIENCE)
+    with pytest.raises(RemoteError, match="no connection"):
+        found.read_bytes(7000, 100)
+    store.habit = ""
+    assert found.read_bytes(7000, 100) == CONTENT[7000:7100]
+    assert found.read_bytes(4000, 30_000) == CONTENT[4000:34_000]
 
 
 def test_bytes_are_copied_to_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -34,6 +34,7 @@ from ffrecord.archive import planned
 from ffrecord.archive.pack import PackProgress, plan_pack
 from ffrecord.convert import convert
 from ffrecord.dataset import planned as planned_dataset
+from ffrecord.plan.requests import Requests
 from ffrecord.plan.values import PackPlan, Plan, WritePlan
 from ffrecord.plan.work import Status, work_of
 from ffrecord.plan.work_prefix import WorkPrefix
@@ -500,6 +501,31 @@ def test_a_commit_removes_what_cancelled_plans_left(
     assert status(again, store) == Status(few, [], True, [])
     if store.target.startswith("local"):
         assert os.listdir(tmp_path / "store") == ["out"]
+
+
+@pytest.mark.parametrize("protocol", ["local", "memory"])
+def test_a_plan_that_is_discarded_leaves_the_objects_of_one_that_begins_meanwhile(
+    protocol: str, small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = in_fs(protocol, f"{tmp_path}/store")
+    plan = plan_pack(small, store.target, 4000, **store.options)
+    run(plan, store, 0)
+    real = Requests.remove_folders
+
+    def remove_folders(self: Requests, folder: Place) -> None:
+        if folder.key.endswith("out"):
+            store.put("out/a/new", b"new")
+        real(self, folder)
+
+    monkeypatch.setattr(Requests, "remove_folders", remove_folders)
+    work = prefix(plan, store)
+    work.discard()
+    assert store.files() == {"a/new": b"new"}
+    store.remove("out/a/new")
+    real(work._requests, work._target)
+    fs = fsspec.filesystem(protocol)
+    fs.invalidate_cache()
+    assert fs.ls(f"{tmp_path}/store") == []
 
 
 @pytest.mark.parametrize("is_there", [True, False])

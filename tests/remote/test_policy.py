@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+import sys
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ffrecord.disk import extents
-from ffrecord.remote import meter, retries, urls
+from ffrecord.remote import link, meter, retries, urls
 from ffrecord.remote.answers import Version
 from ffrecord.remote.meter import Meter
 from ffrecord.remote.options import Options
-from ffrecord.remote.trouble import Kind, Span, of_obstore, of_status
+from ffrecord.remote.trouble import Kind, Span, Trouble, of_obstore, of_status
+from tests.support.patience import PATIENCE
 
 
 def measured(latency: float, bandwidth: float) -> Meter:
@@ -98,6 +103,34 @@ def test_an_attempt_gets_time_for_its_bytes_but_not_beyond_the_deadline() -> Non
     assert retries.time_limit(1_000_000, 70, 60) > 0
 
 
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.10 does not count cancels")
+@pytest.mark.parametrize(
+    ("turn", "error"),
+    [(["limit"], Trouble), (["cancel"], asyncio.CancelledError),
+     (["limit", "cancel"], asyncio.CancelledError), (["cancel", "limit"], asyncio.CancelledError)],
+)  # fmt: skip
+def test_a_request_that_is_cancelled_at_its_time_limit_is_not_repeated(
+    turn: list[str], error: type[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def attempt() -> None:
+        running, acts = asyncio.get_running_loop(), dict[str, Callable[[], object]]()
+
+        def call_later(seconds: float, limit: Callable[[], object]) -> asyncio.TimerHandle:
+            acts["limit"] = limit
+            return running.call_at(running.time() + seconds, limit)
+
+        monkeypatch.setattr(running, "call_later", call_later)
+        task = asyncio.create_task(link._within(PATIENCE, asyncio.Event().wait()))
+        acts["cancel"] = task.cancel
+        await asyncio.sleep(0)  # until it waits
+        for act in turn:
+            acts[act]()
+        with pytest.raises(error):
+            await task
+
+    asyncio.run(attempt())
+
+
 @pytest.mark.parametrize(
     ("status", "kind"),
     [(404, Kind.MISSING), (401, Kind.DENIED), (403, Kind.DENIED), (412, Kind.CHANGED),
@@ -150,6 +183,8 @@ def test_a_url_begins_with_a_scheme_of_two_letters(text: str, is_url: bool) -> N
         ("s3://bucket", "s3://bucket", "s3://bucket/n"),
         ("memory:///a/b", "memory:///a/b", "memory:///a/b/n"),
         ("/local?x", "/local?x", "/local?x/n"),
+        ("s3://k:s@bucket/run#1?a", "s3://bucket/run#1?a", "s3://k:s@bucket/run#1?a/n"),
+        ("GS://bucket/50%\n/", "gs://bucket/50%\n/", "GS://bucket/50%\n/n"),
     ],
 )
 def test_urls_are_shown_without_secrets_and_joined_before_the_query(
@@ -157,6 +192,29 @@ def test_urls_are_shown_without_secrets_and_joined_before_the_query(
 ) -> None:
     assert urls.shown(url) == shown
     assert urls.joined(url, "n") == joined
+
+
+@pytest.mark.parametrize(
+    ("folder", "joined"),
+    [
+        ("https://h/a/", "https://h/a/d/50%25%20%23%3F.ffr"), ("s3://b", "s3://b/d/50% #?.ffr"),
+        ("memory://a", "memory://a/d/50% #?.ffr"), ("key", "key/d/50% #?.ffr"),
+    ],
+)  # fmt: skip
+def test_names_are_quoted_in_urls_of_web_servers(folder: str, joined: str) -> None:
+    assert urls.joined(folder, "d/50% #?.ffr") == joined
+
+
+@pytest.mark.parametrize(
+    ("path", "is_folder"),
+    [
+        ("http://h/a/?b", True), ("http://h/a/#b", True), ("http://h/a?b/", False),
+        ("s3://b/a?b/", True), ("s3://b/a/?b", False), ("s3://b/", True), ("a/", True),
+        ("a", False),
+    ],
+)  # fmt: skip
+def test_a_folder_ends_with_a_slash(path: str, is_folder: bool) -> None:
+    assert urls.is_folder(path) is is_folder
 
 
 def test_versions_agree_by_tag_or_by_time() -> None:

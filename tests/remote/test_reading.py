@@ -17,7 +17,14 @@ import pytest
 from upath import UPath
 
 import ffrecord
-from ffrecord import ChangedError, DatasetReader, FileReader, PackedFolder, ShardedDatasetReader
+from ffrecord import (
+    ChangedError,
+    DatasetReader,
+    DatasetWriter,
+    FileReader,
+    PackedFolder,
+    ShardedDatasetReader,
+)
 from ffrecord.archive import index_copy
 from ffrecord.remote import opening, source
 from ffrecord.remote.meter import Meter
@@ -129,6 +136,22 @@ def test_datasets_are_the_same(
         assert same([reader[i] for i in range(50)], datasets)
         again = pickle.loads(pickle.dumps(reader))
         assert same([again[7]], [datasets[7]])
+
+
+def test_fields_of_a_web_server_may_have_any_name(site: Site) -> None:
+    spec = dict.fromkeys(("a#b", "a?b", "50%", "a b", "é"), "int")
+    with DatasetWriter(site.folder / "odd", spec) as writer:
+        writer.append(dict.fromkeys(spec, 7))
+    with DatasetReader(f"{site.url}/odd") as reader:
+        assert reader[0] == dict.fromkeys(spec, 7)
+
+
+@pytest.mark.parametrize("path", ["./{}", "a/../{}", "a/b/../.././{}"])
+def test_dots_in_the_path_of_a_web_server_are_followed(
+    site: Site, record_file: str, records: list[bytes], path: str
+) -> None:
+    with FileReader(f"{site.url}/{path.format(record_file)}") as reader:
+        assert bytes(reader.read_one(3)) == records[3]
 
 
 def test_sharded_datasets_are_read_where_folders_can_be_listed(

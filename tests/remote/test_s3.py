@@ -10,8 +10,19 @@ import obstore
 import pytest
 
 import ffrecord
-from ffrecord import ChangedError, FileReader, PackedFolder, ShardedDatasetReader, UrlError
-from ffrecord.remote.cache import publisher
+from ffrecord import (
+    ChangedError,
+    DatasetError,
+    DatasetReader,
+    FFRecordError,
+    FileReader,
+    PackedFolder,
+    RemoteError,
+    ShardedDatasetReader,
+    UrlError,
+)
+from ffrecord.remote.cache import listing, publisher
+from ffrecord.remote.cache.folder import CacheFolder
 from tests.remote.servers import LISTED, S3Server, s3
 from tests.support import archives, handmade, trees
 
@@ -129,6 +140,28 @@ def test_wrong_options_and_profiles_are_named(uploaded: S3Server) -> None:
         FileReader("s3://bucket/a.ffr", storage_options={"profile": "none"})
 
 
+def test_options_of_the_client_stand_beside_those_of_the_store(
+    uploaded: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With AWS_ENDPOINT_URL_S3, only obstore knows the endpoint, so plain http is not allowed."""
+    options = {name: value for name, value in uploaded.options.items() if name != "endpoint"}
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", uploaded.url)
+    with pytest.raises(RemoteError, match="set allow_http in storage_options"):
+        FileReader("s3://bucket/packed.ffr", storage_options=options)
+    more = {"allow_http": True, "timeout": "9m", "user_agent": "test"}
+    for given in ({**options, **more}, {"config": {**options, **more}}):
+        with PackedFolder("s3://bucket/packed.ffr", storage_options=given) as folder:
+            assert all_right(folder)
+    for scheme in ("gs", "az", "http"):
+        with pytest.raises(UrlError, match="'timeout'"):
+            FileReader(f"{scheme}://bucket/a.ffr", storage_options={"timeout": "SECRET"})
+
+
+def test_a_panic_of_obstore_is_an_error_that_names_the_options() -> None:
+    with pytest.raises(UrlError, match="'aws_allow_http'"):
+        FileReader("s3://bucket/a.ffr", storage_options={"aws_allow_http": True})
+
+
 @pytest.mark.parametrize("folder", ["shards/", "shards"])
 def test_a_folder_of_shards_is_listed(uploaded: S3Server, folder: str) -> None:
     with PackedFolder(f"s3://bucket/{folder}", storage_options=uploaded.options) as opened:
@@ -151,6 +184,47 @@ def test_a_sharded_dataset_is_listed_and_read(uploaded: S3Server) -> None:
 def test_keys_may_contain_any_character(uploaded: S3Server) -> None:
     with PackedFolder("s3://bucket/odd name #1?.ffr", storage_options=uploaded.options) as folder:
         assert all_right(folder)
+
+
+@pytest.mark.parametrize("name", ["run#1", "what?now", "50%"])
+def test_folders_may_have_any_name(server: S3Server, tmp_path: Path, name: str) -> None:
+    target = f"s3://bucket/{name}"
+    remote: dict[str, Any] = {"storage_options": server.options}
+    top = trees.plain_tree(tmp_path / "top", FILES)
+    ffrecord.pack_folder(top, target, shard_size="1MB", **remote)
+    for url in (target, f"{target}/"):
+        with PackedFolder(url, **remote) as folder:
+            assert all_right(folder)
+    with pytest.raises(FileNotFoundError) as caught:
+        FileReader(f"{target}/none.ffr", **remote)
+    assert caught.value.filename == f"{target}/none.ffr"
+
+
+def test_copies_in_the_cache_have_the_names_of_their_objects(
+    uploaded: S3Server, tmp_path: Path
+) -> None:
+    url = "s3://bucket/odd name #1?.ffr"
+    with PackedFolder(url, cache=tmp_path / "cache", storage_options=uploaded.options):
+        found = listing.listed(CacheFolder(str(tmp_path / "cache"), None))
+    assert [each.url for each in found] == [url]
+    publisher.publish_all()
+
+
+def test_names_that_no_object_can_have_are_an_error_that_says_why(uploaded: S3Server) -> None:
+    for name in ("a/../packed.ffr", "./packed.ffr", "a//b.ffr"):
+        with pytest.raises(RemoteError, match=r"a part of it is empty, `\.` or `\.\.`"):
+            FileReader(f"s3://bucket/{name}", storage_options=uploaded.options)
+        with pytest.raises(RemoteError, match="check the URL or key"):
+            FileReader(name, store=uploaded.store)
+
+
+def test_empty_objects_are_errors_of_the_dataset_and_of_the_file(uploaded: S3Server) -> None:
+    obstore.put(uploaded.store, "empty/spec.json", b"")
+    obstore.put(uploaded.store, "empty.ffr", b"")
+    with pytest.raises(DatasetError, match=r"spec\.json"):
+        DatasetReader("s3://bucket/empty", storage_options=uploaded.options)
+    with pytest.raises(FFRecordError, match="it has 0 bytes"):
+        FileReader("s3://bucket/empty.ffr", storage_options=uploaded.options)
 
 
 def test_a_replaced_object_is_an_error(uploaded: S3Server, tmp_path: Path) -> None:

@@ -54,6 +54,7 @@ from tests.remote.proxy import Proxy, Request, proxy
 from tests.remote.servers import empty_bucket, variables
 from tests.support import archives, trees
 from tests.support.commands import SYSTEM, in_a_process
+from tests.support.forks import forked
 from tests.support.patience import PATIENCE
 
 PART = 5 << 20  # the shortest that moto takes
@@ -617,6 +618,20 @@ def test_a_record_that_a_listing_has_locked_is_made_again(
     assert not uploads.leftovers(str(state / "state/ffrecord"))  # it is running
     record.end()
     assert os.listdir(state / "state/ffrecord" / uploads.FOLDER) == []
+
+
+def test_the_record_of_a_failure_is_a_leftover_while_a_forked_child_lives(state: Path) -> None:
+    record = uploads.Record("s3://bucket/a", None, {})
+    with forked():
+        record.end(kept=True)
+        [left] = uploads.leftovers()
+        uploads.abort(left)
+
+
+def test_a_deadline_may_be_infinite(server: str, through: Proxy) -> None:
+    write_large(through, deadline=float("inf"))
+    assert len(content(server, "k.ffr")) > 12 << 20
+    assert pending(server) == []
 
 
 def test_signatures_are_those_of_amazon(environment: None, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,11 +21,12 @@ import struct
 import threading
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 from ffrecord.atomic.direct import write_all
-from ffrecord.atomic.locks import open_own, take
+from ffrecord.atomic.locks import open_own, take, unlock
 from ffrecord.disk import libc
 from ffrecord.format import cachemap
 from ffrecord.format.cachemap import BLOCK, DamagedMapError, MapHeader, NotAMapError
@@ -45,6 +46,10 @@ it often, and for a few milliseconds."""
 LOCK_SECONDS = 10.0
 """Longest wait for another process. It holds the lock while it writes a few megabytes, so only a
 stopped process or a hanging disk takes as long."""
+
+MAP_SECONDS = 1.0
+"""Longest wait for the lock of a map. `ffrecord cache ls` holds it for an instant. If a process was
+killed while it dropped a copy, a child that it forked meanwhile holds the lock until it ends."""
 
 PAUSE = 30.0
 """Seconds without attempts to write, after one that found no room or no lock."""
@@ -112,15 +117,14 @@ class CacheFolder:
         """Keep all other processes and threads out. Raises OSError if that is not possible."""
         with self._lock:
             if not self._depth:
-                self._fd = self._take()
+                self._take()
             self._depth += 1
             try:
                 yield
             finally:
                 self._depth -= 1
                 if not self._depth:
-                    fd, self._fd = self._fd, -1
-                    os.close(fd)
+                    self._release()
 
     def forget_lock(self) -> None:
         """Close the lock that this process has from its parent, and make new ones."""
@@ -128,22 +132,21 @@ class CacheFolder:
             os.close(self._fd)
         self._lock, self._depth, self._fd = threading.RLock(), 0, -1
 
-    def _take(self) -> int:
-        fd = open_own(os.path.join(self.path, "lock"), 0o600)
-        deadline, pause = time.monotonic() + LOCK_SECONDS, 0.0005
+    def _take(self) -> None:
+        # From here on `forget_lock` finds the descriptor in a forked child.
+        self._fd = open_own(os.path.join(self.path, "lock"), 0o600)
         try:
-            while not take(fd, self.path):
-                if time.monotonic() > deadline:
-                    self.pause()
-                    raise TimeoutError(
-                        errno.ETIMEDOUT, "another process does not release its lock", self.path
-                    )
-                time.sleep(pause)
-                pause = min(2 * pause, LONGEST_PAUSE)
-        except BaseException:
-            os.close(fd)
+            _wait_until(partial(take, self._fd, self.path), LOCK_SECONDS, self.path)
+        except BaseException as error:
+            if isinstance(error, TimeoutError):
+                self.pause()
+            self._release()
             raise
-        return fd
+
+    def _release(self) -> None:
+        fd, self._fd = self._fd, -1
+        unlock(fd)  # a child that was forked just now may have a copy: closing is not enough
+        os.close(fd)
 
     @property
     def is_paused(self) -> bool:
@@ -261,6 +264,7 @@ class CacheFolder:
         try:
             return self._shorten(kept, fd, size) if take(fd) else 0
         finally:
+            unlock(fd)  # a child that was forked meanwhile has a copy: closing is not enough
             os.close(fd)
 
     def _shorten(self, kept: Kept, map_fd: int, size: int) -> int:
@@ -327,7 +331,8 @@ class CacheFolder:
     def open_files(self, name: str, header: MapHeader) -> tuple[MapHeader, int, int]:
         """Open or make the files of a version; return its header, the copy and the locked map.
 
-        A damaged pair is replaced. Raises OSError, and NotAMapError for files of others.
+        A damaged pair is replaced, and one that cannot be locked. Raises OSError, and NotAMapError
+        for files of others.
         """
         self.make()
         with self.locked():
@@ -337,7 +342,7 @@ class CacheFolder:
                 self._counted = True
             try:
                 return self._open(name, header)
-            except (FileNotFoundError, DamagedMapError):
+            except (FileNotFoundError, TimeoutError, DamagedMapError):
                 self.remove(name)
                 return self._create(name, header)
 
@@ -352,7 +357,7 @@ class CacheFolder:
             unless_whole.callback(os.close, fd)
             if os.fstat(fd).st_size != found.size or os.fstat(map_fd).st_size != found.length:
                 raise DamagedMapError("one of the files has the wrong size")
-            fcntl.flock(map_fd, fcntl.LOCK_SH)  # `ffrecord cache ls` may have it for an instant
+            _wait_until(partial(_share, map_fd), MAP_SECONDS, self.file(name, MAP))
             os.utime(map_fd)
             unless_whole.pop_all()
             return found, fd, map_fd
@@ -379,6 +384,26 @@ class CacheFolder:
             os.rename(self.file(name, NEW), self.file(name, MAP))
             unless_whole.pop_all()
             return header, fd, map_fd
+
+
+def _wait_until(is_taken: Callable[[], bool], seconds: float, path: str) -> None:
+    """Try to take a lock until it is taken. Raises TimeoutError."""
+    deadline, pause = time.monotonic() + seconds, 0.0005
+    while not is_taken():
+        if time.monotonic() > deadline:
+            what = "another process does not release its lock"
+            raise TimeoutError(errno.ETIMEDOUT, what, path)
+        time.sleep(pause)
+        pause = min(2 * pause, LONGEST_PAUSE)
+
+
+def _share(map_fd: int) -> bool:
+    """Lock a map for reading; return False if another process has locked it alone."""
+    try:
+        fcntl.flock(map_fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def recent_seed(header: MapHeader) -> int | None:
