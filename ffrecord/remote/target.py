@@ -45,14 +45,17 @@ class Target(Closing):
         given: options for URLs.
         is_folder: True for several objects. The folder must be empty.
         new: True if an existing object must not be replaced.
+        permit: name of the Python argument that permits replacing, for the error.
     """
 
     def __init__(
-        self, path: Any, given: RemoteOptions, *, is_folder: bool = False, new: bool = False
-    ) -> None:
+        self, path: Any, given: RemoteOptions, *, is_folder: bool = False, new: bool = False,
+        permit: str = "force",
+    ) -> None:  # fmt: skip
         url, options = located(path, given)
         self._is_folder = is_folder
         self._new = new or is_folder
+        self._permit = permit
         self._access = Access(options)
         refuse_protocol(url, options.fs)
         if not is_folder and url.endswith("/"):
@@ -81,7 +84,7 @@ class Target(Closing):
         # Ask in any case: a wrong URL or wrong credentials show now, not after hours of work.
         found = loop.wait(sending.version(link, place))
         if self._new and found is not None:
-            raise there_already(self.name, argument="force")
+            raise there_already(self.name, argument=self._permit)
 
     def upload(self, last: str | None = None, tell: Tell | None = None) -> None:
         """Upload what was made at `path`. An error leaves nothing in the store.
