@@ -352,6 +352,26 @@ def test_a_type_of_the_users_own_is_bytes(tmp_path: Path) -> None:
     assert table(reading.dataset(tmp_path / "d"))["f"].to_pylist() == [b"abc"]
 
 
+@pytest.mark.parametrize("compression", ["zstd", "zstd:3:dict", "gzip", "lz4"])
+@pytest.mark.parametrize("sequence", ["", "[]"])
+def test_batches_of_compressed_values_are_limited_by_their_size_in_memory(
+    compression: str, sequence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = [0, 3000, 2000, 1000, 9000, 500, *[700] * 200]
+    values = [b"%d" % row + bytes(size) for row, size in enumerate(sizes)]
+    points = [{"n": row, "f": [b"a", each] if sequence else each}
+              for row, each in enumerate(values)]  # fmt: skip
+    write_dataset(tmp_path / "d", points, {"n": "int", "f": f"bytes+{compression}{sequence}"})
+    monkeypatch.setattr(source, "BATCH_BYTES", 6000)
+    whole = reading.dataset(tmp_path / "d")
+    assert table(whole, 1).to_pylist() == points
+    for task in whole.tasks(1):
+        for batch in task.batches():
+            held = sum(len(b"".join(each.as_py())) if sequence else len(each.as_py())
+                       for each in batch["f"])  # fmt: skip
+            assert held <= 6000 or batch.num_rows == 1
+
+
 # ---- only what is needed -----------------------------------------------------------------------
 
 
