@@ -21,12 +21,13 @@ import numpy as np
 import pyarrow as pa
 
 from ffrecord.aliases import Bytes, Ints
-from ffrecord.cluster.content import binary, refuse_larger
+from ffrecord.cluster import content
+from ffrecord.cluster.content import binary
 from ffrecord.dataset import codecs
 from ffrecord.dataset.codecs import Decoder
 from ffrecord.dataset.columns import Column
 from ffrecord.dataset.spec import split_type
-from ffrecord.errors import DecodeError
+from ffrecord.errors import DecodeError, FFRecordError
 from ffrecord.records.blocks import Block, PendingBlock
 from ffrecord.records.table import KeptTable
 
@@ -74,7 +75,7 @@ class PendingField:
         before = int(table.first[column.file]) + self._first
         records = range(before, before + int(self._bounds[-1]))
         if column.type.compression is None:
-            refuse_larger(table, np.arange(records.start, records.stop))
+            self._refuse_larger(row_sizes(table, column, rows))
         self._pending = PendingBlock(table, records) if records else None
 
     @cached_property
@@ -91,6 +92,7 @@ class PendingField:
             unpacked = self._column.unpacked_sizes(records, _contents(self._block))
             offsets = np.append(0, np.cumsum(unpacked, dtype=np.int64))
         sizes: Ints = np.diff(offsets[self._bounds])
+        self._refuse_larger(sizes)
         return sizes
 
     def array(self, rows: range) -> pa.Array:
@@ -103,6 +105,18 @@ class PendingField:
         if not self._column.type.sequence:
             return values
         return pa.ListArray.from_arrays(pa.array((bounds - first).astype(np.int32)), values)
+
+    def _refuse_larger(self, sizes: Ints) -> None:
+        """Raise an error for a datapoint that is too large for Arrow's types binary and string."""
+        column = self._column
+        larger = (sizes > content.MOST).nonzero()[0]
+        if len(larger) and _arrow_type(column.type.name) in (pa.binary(), pa.string()):
+            row = int(larger[0])
+            raise FFRecordError(
+                f"{column.path}: datapoint {self._rows[row]} has {sizes[row]:,} bytes in the "
+                f"field {column.name!r}, and an Arrow array holds at most {content.MOST:,}; read "
+                "this datapoint with DatasetReader, and the others without this field"
+            )
 
 
 def row_sizes(table: KeptTable, column: Column, rows: range) -> Ints:

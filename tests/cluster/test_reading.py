@@ -372,6 +372,24 @@ def test_batches_of_compressed_values_are_limited_by_their_size_in_memory(
             assert held <= 6000 or batch.num_rows == 1
 
 
+@pytest.mark.parametrize("type_", ["bytes", "bytes[]", "utf8[]", "bytes+gzip", "utf8+gzip[]"])
+def test_a_datapoint_too_large_for_arrow_is_an_error_that_names_it(
+    type_: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    value: Any = {"b": b"x" * 1500, "u": "x" * 1500}[type_[0]]
+    small = [value] if type_.endswith("[]") else value
+    large = small * 3
+    write_dataset(tmp_path / "d", [{"n": 1, "f": each} for each in (small, large)],
+                  {"n": "int", "f": type_})  # fmt: skip
+    whole = reading.dataset(tmp_path / "d")
+    monkeypatch.setattr(content, "MOST", 4500)
+    assert table(whole)["f"].to_pylist() == [small, large]
+    monkeypatch.setattr(content, "MOST", 4499)
+    with pytest.raises(FFRecordError, match=r"f\.ffr: datapoint 1 has 4,500 bytes in the field"):
+        table(whole)
+    assert table(whole.select(["n"])).num_rows == 2
+
+
 # ---- only what is needed -----------------------------------------------------------------------
 
 
