@@ -94,7 +94,7 @@ def chosen(schema: pa.Schema, columns: Sequence[str] | None, name: str) -> pa.Sc
         return schema
     for column in columns:
         if column not in schema.names:
-            raise KeyError(
+            raise ValueError(
                 f"{name}: no column {column!r}; its columns are {', '.join(schema.names)}"
             )
     if len(set(columns)) < len(columns):
