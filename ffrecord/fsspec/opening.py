@@ -61,7 +61,10 @@ class Target:
             each = [cls.of(one, protocol, options) for one in fo]
             protocols = {one.protocol for one in each}
             if len(protocols) != 1:
-                raise ValueError(f"the shards are on {len(protocols)} file systems; pass one list")
+                raise ValueError(
+                    f"the shards are on {len(protocols)} file systems; pass a list of shards that "
+                    "are all on one"
+                )
             return cls([str(one.place) for one in each], protocols.pop(), options)
         if not isinstance(fo, (str, os.PathLike)):
             raise TypeError(
