@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from ffrecord.aliases import Ints
 from ffrecord.errors import ConversionError
+from ffrecord.text import counted
 
 Batches: TypeAlias = "Iterable[pa.Table | pa.RecordBatch]"
 
@@ -43,8 +44,8 @@ def column_of(rows: pa.RecordBatch, name: str, target: str) -> pa.Array:
     column = rows.column(name)
     if column.null_count:
         raise ConversionError(
-            f"{target}: the column {name!r} has {column.null_count:,} nulls, which have no bytes; "
-            "fill them, or leave out these rows"
+            f"{target}: the column {name!r} has {counted(column.null_count, 'null')}, which "
+            "cannot be stored; fill nulls, or leave out these rows"
         )
     return column
 

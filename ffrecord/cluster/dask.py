@@ -304,7 +304,13 @@ def _same_types(target: str, column: str) -> Iterator[None]:
     """Turn Arrow's error about the values of a column into one of ours."""
     try:
         yield
-    except (pa.ArrowException, OverflowError) as error:
+    except OverflowError as error:
+        raise ConversionError(
+            f"{target}: the values of {column} have an int that does not fit into Arrow's int64; "
+            "write smaller ones, or write a dataset with ffrecord.write_dataset, which takes ints "
+            "of any size"
+        ) from error
+    except pa.ArrowException as error:
         raise ConversionError(
             f"{target}: the values of {column} do not fit into one column ({error}); give all rows "
             "values of one type"

@@ -14,10 +14,17 @@ import numpy as np
 import pyarrow as pa
 
 from ffrecord.aliases import Ints, Path
-from ffrecord.cluster.content import PendingArray
-from ffrecord.cluster.fields import arrow_field, begin_field, decoders_for, row_sizes
+from ffrecord.cluster.fields import PendingField, arrow_field, decoders_for, row_sizes
 from ffrecord.cluster.files import Opened, version_of
-from ffrecord.cluster.source import PendingBatch, ReadTask, Source, chosen, cut, record_batch, steps
+from ffrecord.cluster.source import (
+    PendingBatches,
+    ReadTask,
+    Source,
+    chosen,
+    cut,
+    record_batch,
+    steps,
+)
 from ffrecord.dataset.columns import Column, open_columns
 from ffrecord.dataset.files import RecordFiles
 from ffrecord.dataset.remote import is_remote_dataset, load_remote, remote_dataset
@@ -47,9 +54,9 @@ class Fields:
             sizes += row_sizes(self.table, column, rows)
         return sizes
 
-    def begin(self, rows: range) -> list[PendingArray]:
+    def begin(self, rows: range) -> list[PendingField]:
         """Start to read all fields of these datapoints."""
-        return [begin_field(self.table, each, rows) for each in self.columns.values()]
+        return [PendingField(self.table, each, rows) for each in self.columns.values()]
 
 
 _opened: Opened[Fields] = Opened()
@@ -119,7 +126,7 @@ class DatasetTask(ReadTask):
         pieces = tuple((part.some(schema.names), a, b) for part, a, b in self.pieces)
         return replace(self, pieces=pieces, schema=schema)
 
-    def _begun(self) -> Iterator[PendingBatch]:
+    def _begun(self) -> Iterator[PendingBatches]:
         for part, first, stop in self.pieces:
             sizes = np.zeros(stop - first, np.int64)
             if len(self.schema):
@@ -127,10 +134,15 @@ class DatasetTask(ReadTask):
             for step in steps(sizes):
                 rows = range(first + step.start, first + step.stop)
                 pending = part.open().begin(rows) if len(self.schema) else []
-                yield partial(self._batch, len(rows), pending)
+                yield partial(self._batches, len(rows), pending)
 
-    def _batch(self, rows: int, pending: list[PendingArray]) -> pa.RecordBatch:
-        return record_batch([array() for array in pending], self.schema, rows)
+    def _batches(self, rows: int, pending: list[PendingField]) -> Iterator[pa.RecordBatch]:
+        sizes = np.zeros(rows, np.int64)
+        for each in pending:
+            sizes += each.sizes()
+        for step in steps(sizes):
+            arrays = [each.array(step) for each in pending]
+            yield record_batch(arrays, self.schema, len(step))
 
 
 @dataclass(frozen=True)

@@ -133,8 +133,9 @@ def _type_of(column: pa.Field, target: str) -> str:
     if not sequence and "tensor" in getattr(type_, "extension_name", ""):
         return "array"
     raise SpecError(
-        f"{target}: the column {column.name!r} has the type {column.type}, which is no type of a "
-        "field; cast it, leave it out, or pass a spec with its type, such as json, tree or array"
+        f"{target}: the column {column.name!r} has the type {column.type}, which a dataset cannot "
+        "store as it is; cast it, leave it out, or pass a spec with its type, such as json, tree "
+        "or array"
     )
 
 

@@ -13,19 +13,21 @@ A sequence is a list of these. Values that are not compressed need no Python obj
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from ffrecord.aliases import Ints
-from ffrecord.cluster.content import PendingArray, binary, refuse_larger
+from ffrecord.aliases import Bytes, Ints
+from ffrecord.cluster import content
+from ffrecord.cluster.content import binary
 from ffrecord.dataset import codecs
 from ffrecord.dataset.codecs import Decoder
 from ffrecord.dataset.columns import Column
 from ffrecord.dataset.spec import split_type
-from ffrecord.errors import DecodeError
+from ffrecord.errors import DecodeError, FFRecordError
 from ffrecord.records.blocks import Block, PendingBlock
 from ffrecord.records.table import KeptTable
 
@@ -45,7 +47,7 @@ _LONGEST_INT = 8
 def arrow_field(name: str, text: str) -> pa.Field:
     """Return the column for a field of a type."""
     type_, is_sequence = split_type(text)
-    one = _TYPES.get(type_, pa.binary())
+    one = _arrow_type(type_)
     return pa.field(name, pa.list_(one) if is_sequence else one, metadata={TYPE_KEY: text})
 
 
@@ -55,24 +57,66 @@ def decoders_for(types: Iterable[str]) -> Mapping[str, Decoder]:
     return {name: _DECODERS.get(name, bytes) for name in names}
 
 
-def begin_field(table: KeptTable, column: Column, rows: range) -> PendingArray:
-    """Start to read a field of neighbouring datapoints; return a function that waits for it."""
-    begin, end = column.spans(np.arange(rows.start, rows.stop), True)
-    first, stop = (int(begin[0]), int(end[-1])) if len(rows) else (0, 0)
-    pending: PendingBlock | None = None
-    if stop > first:
-        before = int(table.first[column.file])
-        refuse_larger(table, np.arange(before + first, before + stop))
-        pending = PendingBlock(table, range(before + first, before + stop))
+class PendingField:
+    """A field of neighbouring datapoints that is being read. Use it in one thread at a time.
 
-    def array() -> pa.Array:
-        values = _values(column, first, None if pending is None else pending.result())
-        if not column.type.sequence:
+    Args:
+        table: the open files.
+        column: the field.
+        rows: numbers of datapoints, at least one.
+    """
+
+    def __init__(self, table: KeptTable, column: Column, rows: range) -> None:
+        begin, end = column.spans(np.arange(rows.start, rows.stop), True)
+        self._column = column
+        self._first = int(begin[0])
+        self._bounds = np.append(begin, end[-1]) - self._first
+        self._rows = rows
+        before = int(table.first[column.file]) + self._first
+        records = range(before, before + int(self._bounds[-1]))
+        if column.type.compression is None:
+            self._refuse_larger(row_sizes(table, column, rows))
+        self._pending = PendingBlock(table, records) if records else None
+
+    @cached_property
+    def _block(self) -> Block:
+        if self._pending is None:
+            return Block(np.empty(0, np.uint8), np.zeros(1, np.int64))
+        return self._pending.result()
+
+    def sizes(self) -> Ints:
+        """Wait for the bytes; return the size of each datapoint when it is decompressed."""
+        offsets = self._block.offsets
+        if self._column.type.compression is not None:
+            records = np.arange(self._first, self._first + len(offsets) - 1)
+            unpacked = self._column.unpacked_sizes(records, _contents(self._block))
+            offsets = np.append(0, np.cumsum(unpacked, dtype=np.int64))
+        sizes: Ints = np.diff(offsets[self._bounds])
+        self._refuse_larger(sizes)
+        return sizes
+
+    def array(self, rows: range) -> pa.Array:
+        """Return some of the datapoints. `rows` counts from the first that is read."""
+        bounds = self._bounds[rows.start : rows.stop + 1]
+        first, stop = int(bounds[0]), int(bounds[-1])
+        offsets = self._block.offsets[first : stop + 1]
+        block = Block(self._block.content[offsets[0] : offsets[-1]], offsets - offsets[0])
+        values = _values(self._column, self._first + first, block)
+        if not self._column.type.sequence:
             return values
-        bounds = np.append(begin, stop) - first
-        return pa.ListArray.from_arrays(pa.array(bounds.astype(np.int32)), values)
+        return pa.ListArray.from_arrays(pa.array((bounds - first).astype(np.int32)), values)
 
-    return array
+    def _refuse_larger(self, sizes: Ints) -> None:
+        """Raise an error for a datapoint that is too large for Arrow's types binary and string."""
+        column = self._column
+        larger = (sizes > content.MOST).nonzero()[0]
+        if len(larger) and _arrow_type(column.type.name) in (pa.binary(), pa.string()):
+            row = int(larger[0])
+            raise FFRecordError(
+                f"{column.path}: datapoint {self._rows[row]} has {sizes[row]:,} bytes in the "
+                f"field {column.name!r}, and an Arrow array holds at most {content.MOST:,}; read "
+                "this datapoint with DatasetReader, and the others without this field"
+            )
 
 
 def row_sizes(table: KeptTable, column: Column, rows: range) -> Ints:
@@ -83,18 +127,26 @@ def row_sizes(table: KeptTable, column: Column, rows: range) -> Ints:
     return sizes
 
 
-def _values(column: Column, first: int, block: Block | None) -> pa.Array:
+def _arrow_type(name: str) -> pa.DataType:
+    """Return the Arrow type of the values of a type."""
+    return _TYPES.get(name, pa.binary())
+
+
+def _contents(block: Block) -> list[Bytes]:
+    return [block.content[a:b] for a, b in pairwise(block.offsets.tolist())]
+
+
+def _values(column: Column, first: int, block: Block) -> pa.Array:
     """Return the values of records, the first of which has the number `first`."""
-    type_ = _TYPES.get(column.type.name, pa.binary())
-    if block is None:
+    type_ = _arrow_type(column.type.name)
+    if len(block.offsets) == 1:
         return pa.array([], type_)
     array: pa.Array | None = None
     if column.type.compression is None:
         array = _WHOLE.get(column.type.name, binary)(block)
     if array is not None:
         return array
-    ends = block.offsets.tolist()
-    contents = [block.content[a:b] for a, b in pairwise(ends)]
+    contents = _contents(block)
     values = column.values(np.arange(first, first + len(contents)), contents)
     try:
         return pa.array(values, type_)

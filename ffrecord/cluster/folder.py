@@ -27,7 +27,7 @@ from ffrecord.cluster.content import PendingArray, begin_binary
 from ffrecord.cluster.files import RecordFile, record_files
 from ffrecord.cluster.source import (
     CONTENT,
-    PendingBatch,
+    PendingBatches,
     ReadTask,
     Source,
     chosen,
@@ -81,10 +81,10 @@ class FolderTask(ReadTask):
         with pa.ipc.open_stream(state["facts"]) as reader:
             self.__dict__.update(state, facts=reader.read_next_batch())
 
-    def _begun(self) -> Iterator[PendingBatch]:
+    def _begun(self) -> Iterator[PendingBatches]:
         if CONTENT not in self.schema.names:
             for step in steps(np.zeros(self.rows, np.int64)):
-                yield partial(self._batch, step, nothing)
+                yield partial(self._batches, step, nothing)
             return
         row, everything = 0, self._records
         for file, count in self.shards:
@@ -92,7 +92,7 @@ class FolderTask(ReadTask):
             for step in steps(file.open().sizes(mine)):
                 records = mine[step.start : step.stop]
                 pending = begin_binary(file.open(), records)
-                yield partial(self._batch, range(row, row + len(step)), pending)
+                yield partial(self._batches, range(row, row + len(step)), pending)
                 row += len(step)
 
     @property
@@ -100,13 +100,13 @@ class FolderTask(ReadTask):
         records: Ints = self.facts[RECORD].to_numpy()
         return records
 
-    def _batch(self, rows: range, pending: PendingArray) -> pa.RecordBatch:
+    def _batches(self, rows: range, pending: PendingArray) -> Iterator[pa.RecordBatch]:
         facts = self.facts.slice(rows.start, len(rows))
         arrays = [
             self._contents(pending) if name == CONTENT else facts[name]
             for name in self.schema.names
         ]
-        return record_batch(arrays, self.schema, len(rows))
+        yield record_batch(arrays, self.schema, len(rows))
 
     def _contents(self, pending: PendingArray) -> pa.Array:
         try:

@@ -60,7 +60,7 @@ class FolderSink(Sink):
                 values = bytes_of(column, self.content, self.name)
                 append_values(writer, values, facts.add_contents(values))
                 paths = column_of(batch, self.path, self.name)
-                facts.add_paths(bytes_of(paths, self.path, self.name))
+                facts.add_paths(bytes_of(paths, self.path, self.name), self.name)
                 facts.modes.extend(self._modes(batch))
                 facts.mtimes.extend(self._mtimes(batch))
         return file_receipt(
@@ -185,11 +185,15 @@ class _Facts:
             self.lengths.append(len(content))
         return checksums
 
-    def add_paths(self, values: Values) -> None:
+    def add_paths(self, values: Values, target: str) -> None:
         for value in values.each():
             path = bytes(value)
-            if not split_path(path):
-                raise ConversionError("a file has an empty path; give each file a path")
+            try:
+                names = split_path(path)
+            except ConversionError as error:
+                raise ConversionError(f"{target}: {error}") from None
+            if not names:
+                raise ConversionError(f"{target}: a file has an empty path; give each file a path")
             self.paths.append(path)
 
     def to_text(self) -> str:

@@ -15,7 +15,7 @@ from ffrecord.cluster.content import PendingArray, begin_binary
 from ffrecord.cluster.files import RecordFile
 from ffrecord.cluster.source import (
     CONTENT,
-    PendingBatch,
+    PendingBatches,
     ReadTask,
     Source,
     chosen,
@@ -52,7 +52,7 @@ class RecordsTask(ReadTask):
     pieces: tuple[Piece, ...]
     schema: pa.Schema
 
-    def _begun(self) -> Iterator[PendingBatch]:
+    def _begun(self) -> Iterator[PendingBatches]:
         number, has_content = self.first, CONTENT in self.schema.names
         for piece in self.pieces:
             records = piece.records
@@ -62,13 +62,13 @@ class RecordsTask(ReadTask):
             for step in steps(sizes):
                 some = records[step.start : step.stop]
                 pending = begin_binary(piece.file.open(), some) if has_content else nothing
-                yield partial(self._batch, np.arange(number, number + len(some)), pending)
+                yield partial(self._batches, np.arange(number, number + len(some)), pending)
                 number += len(some)
 
-    def _batch(self, numbers: Ints, pending: PendingArray) -> pa.RecordBatch:
+    def _batches(self, numbers: Ints, pending: PendingArray) -> Iterator[pa.RecordBatch]:
         columns = {NUMBER: lambda: pa.array(numbers), CONTENT: pending}
         arrays = [columns[name]() for name in self.schema.names]
-        return record_batch(arrays, self.schema, len(numbers))
+        yield record_batch(arrays, self.schema, len(numbers))
 
 
 @dataclass(frozen=True)

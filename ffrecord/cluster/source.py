@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, TypeAlias
@@ -18,12 +18,14 @@ TASK_BYTES = 64 << 20
 """Size of a task, unless the caller says how many there are to be."""
 TASK_ROWS = 1 << 20
 BATCH_BYTES = 32 << 20
-"""A batch is one block of memory, and the next one is read meanwhile: so two are in memory."""
+"""A batch is one block of memory, and the next one is read meanwhile: so two are in memory.
+
+Compressed bytes that were read as one block become several batches of at most this size."""
 BATCH_ROWS = 1 << 17
 
 CONTENT = "content"
 
-PendingBatch: TypeAlias = Callable[[], pa.RecordBatch]
+PendingBatches: TypeAlias = Callable[[], Iterable[pa.RecordBatch]]
 
 
 @dataclass(frozen=True)
@@ -36,17 +38,20 @@ class ReadTask(ABC):
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield the rows in large batches, in order, while the next batch is read."""
-        before: PendingBatch | None = None
+        before: PendingBatches | None = None
         for begun in self._begun():
             if before is not None:
-                yield before()
+                yield from before()
             before = begun
         if before is not None:
-            yield before()
+            yield from before()
 
     @abstractmethod
-    def _begun(self) -> Iterator[PendingBatch]:
-        """Yield each batch when its reads are in flight: a function that waits for them."""
+    def _begun(self) -> Iterator[PendingBatches]:
+        """Start to read one range of rows after another.
+
+        Yield for each a function that waits for its bytes and returns its batches.
+        """
 
 
 class Source(ABC):
@@ -79,7 +84,7 @@ class Source(ABC):
     def tasks(self, count: int | None = None) -> list[ReadTask]:
         """Return tasks that together have all rows in order, about equal in bytes.
 
-        At most `count` tasks; by default, as many as have 64 MiB each. No task is empty.
+        At most `count` tasks; by default, as many as have 64 MiB each on disk. No task is empty.
         """
 
 
@@ -89,7 +94,7 @@ def chosen(schema: pa.Schema, columns: Sequence[str] | None, name: str) -> pa.Sc
         return schema
     for column in columns:
         if column not in schema.names:
-            raise KeyError(
+            raise ValueError(
                 f"{name}: no column {column!r}; its columns are {', '.join(schema.names)}"
             )
     if len(set(columns)) < len(columns):
@@ -115,7 +120,7 @@ def cut(sizes: Ints, count: int | None, most_rows: int = TASK_ROWS) -> list[rang
 
 
 def steps(sizes: Ints) -> Iterator[range]:
-    """Divide the rows of a task into batches within the limits of bytes and rows."""
+    """Divide rows into batches within the limits of bytes and rows."""
     ends, first = np.cumsum(sizes), 0
     while first < len(sizes):
         before = int(ends[first - 1]) if first else 0

@@ -228,18 +228,34 @@ STORED = {
 """Columns of each kind as they are read. Numbers and sizes follow from the contents."""
 
 Convert: TypeAlias = Callable[[str], Any]
+
+
+def _list_of_paths(text: str) -> list[str]:
+    paths = json.loads(text)
+    if not isinstance(paths, list) or not all(isinstance(path, str) for path in paths):
+        raise ValueError('pass a JSON list of paths, such as ["a.ffr", "b.ffr"]')
+    return paths
+
+
+def _json_object(text: str) -> dict[str, Any]:
+    found = json.loads(text)
+    if not isinstance(found, dict):
+        raise ValueError('pass a JSON object, such as {"key": "value"}')
+    return found
+
+
 REMOTE: dict[str, Convert] = {
-    "storage_options": json.loads,
+    "storage_options": _json_object,
     "requests": int,
     "deadline": float,
     "cache": lambda text: False if text.lower() == "false" else text,
     "cache_size": str,
 }
 READING: dict[str, Convert] = {
-    "path": str, "paths": json.loads, "format": str, "pattern": str, "partitions": int,
+    "path": str, "paths": _list_of_paths, "format": str, "pattern": str, "partitions": int,
     "columns": lambda text: [name.strip() for name in text.split(",")], **REMOTE,
 }  # fmt: skip
-WRITING: dict[str, Convert] = {"path": str, "format": str, "spec": json.loads, **REMOTE}
+WRITING: dict[str, Convert] = {"path": str, "format": str, "spec": _json_object, **REMOTE}
 
 
 def _checked(given: Mapping[str, str], known: Mapping[str, Convert]) -> dict[str, Any]:

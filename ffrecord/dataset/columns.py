@@ -15,7 +15,7 @@ import numpy as np
 
 from ffrecord.aliases import Bytes, Ints
 from ffrecord.dataset.codecs import Decoder, takes_view
-from ffrecord.dataset.compression import Compression, decompressor
+from ffrecord.dataset.compression import Compression, decompressor, stated_size
 from ffrecord.dataset.datapoints import Part
 from ffrecord.dataset.files import RecordFiles
 from ffrecord.dataset.optional import reason
@@ -132,8 +132,18 @@ class Column:
 
     def values(self, records: Ints, contents: Sequence[Bytes]) -> list[Any]:
         """Decode some records, whose bytes are `contents`."""
-        decode = self.decode
-        given: Callable[[Any], Any] = memoryview if takes_view(decode) else bytes
+        given: Callable[[Any], Any] = memoryview if takes_view(self.decode) else bytes
+        return self._each(records, contents, self.decode, given)
+
+    def unpacked_sizes(self, records: Ints, contents: Sequence[Bytes]) -> list[int]:
+        """Return the sizes of the values of a compressed field, before they are unpacked."""
+        assert self.type.compression is not None
+        return self._each(records, contents, stated_size(self.type.compression), memoryview)
+
+    def _each(
+        self, records: Ints, contents: Sequence[Bytes], decode: Decoder,
+        given: Callable[[Any], Any],
+    ) -> list[Any]:  # fmt: skip
         values: list[Any] = []
         try:  # one `try` around the loop is faster; len(values) is the record that failed
             for content in contents:

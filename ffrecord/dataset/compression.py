@@ -107,15 +107,30 @@ def decompressor(how: Compression, dictionary: bytes = b"") -> Decompress:
 
     @raising(DecodeError)
     def decompress(record: memoryview) -> bytearray:
-        size = claim(record)
-        if size > LARGEST_VALUE:
-            raise ValueError(f"it claims to unpack to {size} bytes; the limit is {LARGEST_VALUE}")
+        size = _limited(claim(record))
         value = unpack(record, size)
         if len(value) != size:
             raise ValueError(f"it unpacks to {len(value)} bytes, but claims {size}")
         return value
 
     return decompress
+
+
+def stated_size(how: Compression) -> Callable[[memoryview], int]:
+    """Return a function that tells the size of a value from its record, before it is unpacked."""
+    _, claim = _UNPACKERS[how.name](b"")
+
+    @raising(DecodeError)
+    def size_of(record: memoryview) -> int:
+        return _limited(claim(record))
+
+    return size_of
+
+
+def _limited(size: int) -> int:
+    if size > LARGEST_VALUE:
+        raise ValueError(f"it claims to unpack to {size} bytes; the limit is {LARGEST_VALUE}")
+    return size
 
 
 class _PerThread(threading.local):

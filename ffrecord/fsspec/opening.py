@@ -21,6 +21,7 @@ from fsspec.implementations.local import LocalFileSystem
 from ffrecord.aliases import Path
 from ffrecord.archive.folder import PackedFolder
 from ffrecord.disk.source import SourceSet
+from ffrecord.records.opening import paths
 from ffrecord.records.reader import table_of
 
 KEPT_OPEN = 8  # archives; each keeps its index in memory, 71 MB for a million files
@@ -60,7 +61,10 @@ class Target:
             each = [cls.of(one, protocol, options) for one in fo]
             protocols = {one.protocol for one in each}
             if len(protocols) != 1:
-                raise ValueError(f"the shards are on {len(protocols)} file systems; pass one list")
+                raise ValueError(
+                    f"the shards are on {len(protocols)} file systems; pass a list of shards that "
+                    "are all on one"
+                )
             return cls([str(one.place) for one in each], protocols.pop(), options)
         if not isinstance(fo, (str, os.PathLike)):
             raise TypeError(
@@ -81,8 +85,7 @@ class Target:
         """Return a value that changes when files on this machine are replaced; otherwise None."""
         if self.protocol is not None:
             return None
-        places = self.place if isinstance(self.place, list) else [self.place]
-        return [_version(place) for place in places]
+        return [_version(path) for path in paths(self.place)]
 
 
 def open_folder(target: Target, **options: Any) -> PackedFolder:
@@ -141,13 +144,5 @@ def _url(place: str, protocol: str) -> str:
 
 
 def _version(path: str) -> tuple[object, ...]:
-    return *_status(os.stat(path)), *(_files(path) if os.path.isdir(path) else ())
-
-
-def _files(folder: str) -> list[tuple[object, ...]]:
-    with os.scandir(folder) as found:
-        return sorted((each.name, *_status(each.stat())) for each in found)
-
-
-def _status(now: os.stat_result) -> tuple[int, ...]:
-    return now.st_dev, now.st_ino, now.st_size, now.st_mtime_ns
+    now = os.stat(path)
+    return path, now.st_dev, now.st_ino, now.st_size, now.st_mtime_ns

@@ -33,7 +33,7 @@ def run_all(
     about lost tasks name `target`.
     """
     with _losses_named(target):
-        wait(submitted(executor, function, tasks), done)
+        wait(submitted(executor, function, tasks, target=target), done)
 
 
 def in_order(
@@ -45,7 +45,7 @@ def in_order(
 ) -> list[Result]:
     """Return the results of tasks, in the order of the tasks. Otherwise the same as `run_all`."""
     with _losses_named(target):
-        futures = submitted(executor, function, tasks)
+        futures = submitted(executor, function, tasks, target=target)
         wait(futures)
     return [future.result() for future in futures]
 
@@ -68,17 +68,36 @@ def _losses_named(target: str) -> Iterator[None]:
 
 
 def submitted(
-    executor: Executor, function: Callable[..., Result], tasks: Iterable[tuple[Any, ...]]
+    executor: Executor,
+    function: Callable[..., Result],
+    tasks: Iterable[tuple[Any, ...]],
+    *,
+    target: str,
 ) -> list[Future[Result]]:
     """Submit all tasks. If that fails, cancel those not begun, and wait for the others."""
     futures: list[Future[Result]] = []
     try:
         for task in tasks:
-            futures.append(executor.submit(_Call(function, new_key()), *task))
+            with _refusal_named(target):
+                futures.append(executor.submit(_Call(function, new_key()), *task))
     except BaseException:
         _end(futures)
         raise
     return futures
+
+
+@contextlib.contextmanager
+def _refusal_named(target: str) -> Iterator[None]:
+    """Turn the error of an executor that was shut down into one that says what to do."""
+    try:
+        yield
+    except BrokenExecutor:  # is a RuntimeError, too
+        raise
+    except RuntimeError as error:
+        raise FFRecordError(
+            f"{target}: the executor refused a task ({error}), so nothing was written; if it was "
+            "shut down, run this again with a new executor"
+        ) from error
 
 
 def wait(

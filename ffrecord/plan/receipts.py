@@ -87,10 +87,15 @@ def require_all(plan: Plan, receipts: Mapping[int, Receipt]) -> None:
     missing = sorted(set(range(len(plan.parts))) - receipts.keys())
     if missing:
         shown = ", ".join(map(str, missing[:SHOWN])) + (", …" if len(missing) > SHOWN else "")
-        what = f"{plan.name}: not committed: {counted(len(missing), 'task')} of "
-        what += f"{len(plan.parts):,} have no receipt ({shown}); run "
+        of_all = f"{len(missing):,} of {counted(len(plan.parts), 'task')}"
         how = f"`ffrecord pack --task {missing[0]} PLAN`"
-        raise PlanError(Advised(what, "them", how, ", then commit again"))
+        if len(missing) == 1:
+            what, them = f"{of_all} has no receipt: task {shown}", "it"
+        else:
+            what, them = f"{of_all} have no receipt: tasks {shown}", "them"
+            how += ", then the others"
+        before = f"{plan.name}: not committed: {what}; run "
+        raise PlanError(Advised(before, them, how, ", then commit again"))
     for number, part in enumerate(plan.parts):
         receipt = receipts[number]
         if (receipt.task, receipt.count) != (number, part.count):

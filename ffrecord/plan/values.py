@@ -89,10 +89,14 @@ class Plan:
         try:
             facts = json.loads(text)
             kind, version = facts.pop("ffrecord"), facts.pop("version")
-            if (kind, version) != (cls.DOING, VERSION):
+            if kind != cls.DOING:
                 raise PlanError(
-                    f"{name}: a plan for {kind!r}, version {version!r}; this is version {VERSION} "
-                    f"for {cls.DOING!r}: make a new plan"
+                    f"{name}: this plan is for {kind!r}, not for {cls.DOING!r}; make a new plan"
+                )
+            if version != VERSION:
+                raise PlanError(
+                    f"{name}: the plan has version {version!r}, and this library reads version "
+                    f"{VERSION}; make a new plan"
                 )
             columns = facts.pop("parts")
             numbers = [each for some in columns.values() for each in some]

@@ -107,7 +107,7 @@ def dump(
 
     def write_all(shards: list[_Shard]) -> None:
         try:
-            _write_all(dataset, shards, verbose, max_workers, executor)
+            _write_all(dataset, shards, verbose, max_workers, executor, os.fspath(target))
         except BrokenProcessPool as error:
             raise FFRecordError(
                 f"{os.fspath(fname)}: a worker process of dump ended early; if it was killed, run "
@@ -213,16 +213,19 @@ def _write_all(
     verbose: bool,
     max_workers: int | None,
     executor: Executor | None,
+    target: str,
 ) -> None:
     if executor is not None:
-        wait(submitted(executor, _write, ((dataset, part, verbose) for part in parts)))
+        tasks = ((dataset, part, verbose) for part in parts)
+        wait(submitted(executor, _write, tasks, target=target))
         return
     workers = min(max_workers or MOST_WORKERS, len(parts))
     has_server = multiprocessing.get_start_method() == "forkserver"
     # Forked workers inherit the arguments of the initializer, so the dataset is not pickled.
     adopted = (dataset, None if has_server else os.getpid())
     with ProcessPoolExecutor(workers, initializer=_adopt, initargs=adopted) as pool:
-        wait(submitted(pool, _write_adopted, ((part, verbose) for part in parts)))
+        inherited = ((part, verbose) for part in parts)
+        wait(submitted(pool, _write_adopted, inherited, target=target))
 
 
 _dataset: Indexable | None = None

@@ -273,8 +273,3 @@ def _framed(made: Iterator[Thumbnail]) -> Iterator[bytes]:
 
 def _static(name: str) -> bytes:
     return resources.files("ffrecord.view").joinpath("static").joinpath(name).read_bytes()
-
-
-def names_of_static_files() -> set[str]:
-    """Return the names of all files that the page consists of."""
-    return {name for name, _ in STATIC.values()}

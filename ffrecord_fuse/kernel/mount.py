@@ -22,7 +22,7 @@ from ffrecord_fuse.kernel import probe, session
 from ffrecord_fuse.kernel.image import EXTENT, Devices, Image
 from ffrecord_fuse.kernel.probe import Refused
 from ffrecord_fuse.mounting import mount as mounting
-from ffrecord_fuse.mounting.mounttable import connection_of, label, resolve
+from ffrecord_fuse.mounting.mounttable import label, resolve
 from ffrecord_fuse.mounting.options import Options
 
 MOST_TIMES = 16  # an image may be this many times as large as the index; two is usual
@@ -38,7 +38,6 @@ _SHOWN = 3  # names of extended attributes in a warning
 class Mounted:
     """A mount of the kernel, and facts about it for the log."""
 
-    number: int  # as in `mounttable.connection_of`
     layout: str
     is_cached: bool  # read through the page cache of the archive
     verified: str | None  # None, "verified" or "verity": see `mounttable`
@@ -74,6 +73,7 @@ def mount(archive: Archive, source: str, mountpoint: str, options: Options, root
     image = Image(archive, layout, ownership)
     _refuse_large(archive, image)
     verified = _verified(image.devices.fds, options)
+    left_out = _left_out(image.left_out())
     with contextlib.ExitStack() as undo:
         fd = probe.image_file(layout, archive.path)
         undo.callback(os.close, fd)
@@ -92,8 +92,7 @@ def mount(archive: Archive, source: str, mountpoint: str, options: Options, root
             libc.move_mount(new, resolve(mountpoint))
         except OSError as error:
             raise mounting.refused(mountpoint, error) from None
-    number = connection_of(mountpoint)
-    return Mounted(number, layout.name, is_cached, verified, _left_out(image.left_out()))
+    return Mounted(layout.name, is_cached, verified, left_out)
 
 
 def refuse_options(mountpoint: str, options: Options) -> None:

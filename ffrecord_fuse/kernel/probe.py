@@ -84,8 +84,8 @@ def require_kernel(layout: Layout) -> None:
     missing = ", ".join(name for name in NEEDED[layout] if name not in features)
     if missing and layout is erofs.EXTENTS:
         why = (
-            f"this kernel's EROFS lacks {missing} (Linux 6.15), which an archive needs that is "
-            "not aligned; `ffrecord convert --align 512` aligns it"
+            f"this kernel's EROFS lacks {missing} (Linux 6.15), which archives that are not "
+            "aligned need; `ffrecord convert --align 512` aligns this one"
         )
         raise Refused(errno.EOPNOTSUPP, why)
     if missing:
@@ -129,7 +129,10 @@ def _refuse_known_error(release: str) -> None:
     for first, corrected in USE_AFTER_FREE:
         if first <= version < corrected:
             due = ".".join(map(str, corrected))
-            why = f"Linux {release} has the error CVE-2026-23224; Linux {due} has not"
+            why = (
+                f"Linux {release} has CVE-2026-23224, a use after free in EROFS; upgrade to "
+                f"Linux {due}"
+            )
             raise Refused(errno.EOPNOTSUPP, why)
 
 

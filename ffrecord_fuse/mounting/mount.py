@@ -47,6 +47,7 @@ from ffrecord_fuse.mounting.options import Options, escape
 
 _DEVICE = "/dev/fuse"
 _DEVICE_NUMBER = os.makedev(10, 229)
+_ROOT_MODE = 0o40755  # until the kernel asks for the attributes of the root
 
 # <sys/mount.h>
 _FOR_OVERLAYS = ("nosuid", "nodev")
@@ -58,10 +59,7 @@ _MNT_DETACH = 2
 _UMOUNT_NOFOLLOW = 8
 
 
-def mount(
-    source: str, mountpoint: str, options: Options, *, root_mode: int = 0o40755,
-    type_: str = FUSE_TYPE,
-) -> int:  # fmt: skip
+def mount(source: str, mountpoint: str, options: Options, *, type_: str = FUSE_TYPE) -> int:
     """Mount, and return the descriptor to serve from: non-blocking, closed on exec.
 
     `source` is only a label, which `df`, `findmnt` and error messages show. The kernel has no
@@ -74,7 +72,7 @@ def mount(
     check(mountpoint)
     folder = resolve(mountpoint)
     if os.geteuid() == 0:
-        return _mount_directly(source, mountpoint, folder, options, root_mode, type_)
+        return _mount_directly(source, mountpoint, folder, options, type_)
     return _mount_by_helper(source, mountpoint, folder, options, type_)
 
 
@@ -227,14 +225,12 @@ def _access(options: Options) -> list[str]:
 # ---- root ------------------------------------------------------------------------------------
 
 
-def _mount_directly(
-    source: str, mountpoint: str, folder: str, options: Options, root_mode: int, type_: str
-) -> int:
+def _mount_directly(source: str, mountpoint: str, folder: str, options: Options, type_: str) -> int:
     with contextlib.ExitStack() as on_failure:
         fd = _open_device(mountpoint)
         on_failure.callback(os.close, fd)
         settings = [
-            f"fd={fd}", f"rootmode={root_mode:o}",
+            f"fd={fd}", f"rootmode={_ROOT_MODE:o}",
             f"user_id={os.getuid()}", f"group_id={os.getgid()}", *_access(options),
         ]  # fmt: skip
         try:

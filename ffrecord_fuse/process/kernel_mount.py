@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -13,7 +14,7 @@ from ffrecord_fuse.mounting.lifeline import Caller
 from ffrecord_fuse.mounting.mounttable import connection_of
 from ffrecord_fuse.mounting.overlay import Place
 from ffrecord_fuse.process import watch
-from ffrecord_fuse.process.undoing import undone_if_interrupted
+from ffrecord_fuse.process.undoing import undone_if_interrupted, unmount_quietly
 from ffrecord_fuse.process.watch import Pins
 from ffrecord_fuse.serve.report import Log, tell_place
 
@@ -42,20 +43,26 @@ class ByKernel:
     pins: Pins = NO_PINS
 
     def serve(self, *, foreground: bool) -> bool:
-        """Mount; return False if FUSE must serve. In the foreground, never return."""
+        """Mount; return False if FUSE must serve. In the foreground, never return.
+
+        If the mount cannot be finished, nothing stays mounted.
+        """
         mountpoint, log = self.place.mountpoint, self.place.options.log
         with undone_if_interrupted(mountpoint):
             mounted = self._mounted()
             if mounted is None:
                 return False
-            self.place.cover()
-            number = connection_of(mountpoint)
-            self._tell(mounted)
-            log_file = "" if log is None else absolute(log)
-            if foreground and self.caller is None:
-                watch.become(mountpoint, number, log_file, self.pins)
-            elif self.caller is not None or self.pins.locks:
-                watch.start(mountpoint, number, log_file, self.caller, self.pins)
+            with contextlib.ExitStack() as on_failure:
+                on_failure.callback(unmount_quietly, self.place.lower)
+                self.place.cover()
+                number = connection_of(mountpoint)
+                self._tell(mounted)
+                log_file = "" if log is None else absolute(log)
+                if foreground and self.caller is None:
+                    watch.become(mountpoint, number, log_file, self.pins)
+                elif self.caller is not None or self.pins.locks:
+                    watch.start(mountpoint, number, log_file, self.caller, self.pins)
+                on_failure.pop_all()
         return True
 
     def _mounted(self) -> kernel.Mounted | None:

@@ -437,6 +437,13 @@ def test_values_of_several_types_are_refused(client: Client, tmp_path: Path) -> 
     assert os.listdir(tmp_path) == []
 
 
+@pytest.mark.parametrize("number", [1 << 63, -(1 << 63) - 1])
+def test_an_int_that_arrow_cannot_hold_is_named(number: int, tmp_path: Path) -> None:
+    sink, rows = writing.dataset_sink(tmp_path / "out", {"x": "int"}), [{"x": 1}, {"x": number}]
+    with pytest.raises(ConversionError, match="the values of 'x' have an int that does not fit"):
+        adapter._write_part(sink, 0, rows, {"x": None})
+
+
 def test_an_error_about_values_does_not_show_the_password_of_a_url() -> None:
     sink = writing.records_sink("sftp://user:SECRET@host/out", "x")
     with pytest.raises(ConversionError, match="sftp://host/out: the values of 'x'") as caught:

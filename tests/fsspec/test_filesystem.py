@@ -507,6 +507,8 @@ def test_an_archive_is_needed() -> None:
         fsspec.filesystem("ffr")
     with pytest.raises(TypeError, match="not BytesIO"):
         fsspec.filesystem("ffr", fo=io.BytesIO())
+    with pytest.raises(ValueError, match="shards are on 2 file systems; pass a list of shards"):
+        fsspec.filesystem("ffr", fo=["/a.ffr", "memory://b.ffr"])
 
 
 def test_a_list_of_shards_is_an_archive(forms: dict[str, Path], contents: dict[str, bytes]) -> None:

@@ -109,6 +109,16 @@ def test_a_replaced_archive_is_opened_again(options: dict[str, Any], tmp_path: P
         PackedFolderFileSystem(tmp_path / "nothing.ffr")
 
 
+def test_other_files_beside_the_shards_do_not_matter(tmp_path: Path) -> None:
+    tree = trees.plain_tree(tmp_path / "tree", {"one": b"1"})
+    pack_folder(tree, tmp_path / "a", shard_size="1MB")
+    (tmp_path / "a" / "notes.txt").symlink_to("moved")
+    fs = PackedFolderFileSystem(tmp_path / "a")
+    assert fs.cat("one") == b"1"
+    (tmp_path / "a" / "README").write_bytes(b"")
+    assert PackedFolderFileSystem(tmp_path / "a").folder is fs.folder
+
+
 def test_a_remote_archive_is_opened_again_after_a_read_has_found_that_it_was_replaced(
     tmp_path: Path,
 ) -> None:

@@ -15,14 +15,19 @@ from ffrecord.archive.archive import Archive
 from ffrecord.disk import libc, pagecache
 from ffrecord.errors import TruncatedError
 from ffrecord.format import erofs
+from ffrecord_fuse.errors import MountError
 from ffrecord_fuse.filesystem import Ownership
 from ffrecord_fuse.kernel import mount as kernel
 from ffrecord_fuse.kernel import probe
 from ffrecord_fuse.kernel.image import Devices, Image
-from ffrecord_fuse.kernel.mount import in_page_cache, refuse_options
+from ffrecord_fuse.kernel.mount import Mounted, in_page_cache, refuse_options
 from ffrecord_fuse.kernel.probe import Refused
 from ffrecord_fuse.mounting.mounttable import MountEntry, label
 from ffrecord_fuse.mounting.options import Options, parse
+from ffrecord_fuse.mounting.overlay import Place
+from ffrecord_fuse.process import kernel_mount
+from ffrecord_fuse.process.kernel_mount import ByKernel
+from ffrecord_fuse.serve.report import Log
 from tests.support import archives, trees
 from tests.support.erofs_image import IN_IMAGE, Checker, Node
 from tests.support.patience import PATIENCE
@@ -224,7 +229,7 @@ def test_kernels_that_use_freed_memory_are_refused(
 ) -> None:
     release(monkeypatch, version)
     if refused:
-        with pytest.raises(Refused, match=f"Linux {version} has the error CVE-2026-23224"):
+        with pytest.raises(Refused, match=f"Linux {version} has CVE-2026-23224, a use after"):
             chosen(archive)
     else:
         assert chosen(archive) is erofs.EXTENTS
@@ -232,7 +237,7 @@ def test_kernels_that_use_freed_memory_are_refused(
 
 def test_without_a_feature_the_reason_says_how_to_do_without(archive: Path, able: Path) -> None:
     (able / "48bit").unlink()
-    with pytest.raises(Refused, match=r"lacks 48bit .*`ffrecord convert --align 512` aligns it"):
+    with pytest.raises(Refused, match=r"lacks 48bit .*`ffrecord convert --align 512` aligns this"):
         chosen(archive)
 
 
@@ -284,6 +289,21 @@ def test_a_disk_with_large_sectors_is_refused(
 def test_the_url_of_an_archive_leads_out_of_no_folder(archive: Path) -> None:
     with Archive.open(archive) as opened, pytest.raises(Refused, match=r"`\.\.` in its path"):
         kernel.mount(opened, "https://host/../../../../x", "/mnt", Options(), 0)
+
+
+def test_a_mount_that_cannot_be_finished_is_undone(
+    archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    undone = list[str]()
+    monkeypatch.setattr(kernel_mount, "unmount_quietly", undone.append)
+    done = Mounted(erofs.EXTENTS.name, False, None, None)
+    monkeypatch.setattr(kernel, "mount", lambda *_: done)
+    place, log = Place(str(tmp_path), Options()), Log(str(tmp_path / "log"))
+    with Archive.open(archive) as opened:
+        mount = ByKernel(opened, str(archive), place, 0, log, None, undone.append)
+        with pytest.raises(MountError, match="nothing is mounted here"):
+            mount.serve(foreground=False)
+    assert undone == [str(tmp_path)]
 
 
 def test_without_a_suitable_folder_all_tried_ones_are_named(

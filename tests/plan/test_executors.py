@@ -53,6 +53,21 @@ def test_no_task_runs_on_if_the_executor_breaks_meanwhile(run: Callable[..., Any
         assert executor.futures[1].cancelled()
 
 
+@pytest.mark.parametrize("run", [run_all, in_order])
+def test_an_executor_that_was_shut_down_is_an_error_that_says_so(run: Callable[..., Any]) -> None:
+    executor, ended = ThreadPoolExecutor(1), list[int]()
+
+    def tasks() -> Any:
+        yield (0,)
+        executor.shutdown(wait=False)
+        yield (1,)
+
+    with pytest.raises(FFRecordError, match=r"out: the executor refused .*shutdown") as caught:
+        run(executor, ended.append, tasks(), target="out")
+    assert ended == [0]
+    assert isinstance(caught.value.__cause__, RuntimeError)
+
+
 def test_tasks_that_an_executor_cancels_are_an_error_that_says_so() -> None:
     with ThreadPoolExecutor(1) as executor:
         submitted = threading.Event()

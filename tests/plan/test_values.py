@@ -52,6 +52,19 @@ def test_a_wrong_value_in_a_plan_is_an_error(change: dict[str, Any]) -> None:
         PackPlan.from_json(json.dumps({**facts, **change}))
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"version": 2}, "p: the plan has version 2, and this library reads version 1; make a new"),
+        ({"ffrecord": "writing"}, "p: this plan is for 'writing', not for 'packing'; make a new"),
+    ],
+)
+def test_another_kind_or_version_of_plan_is_named(change: dict[str, Any], message: str) -> None:
+    facts = json.loads(PACK.to_json())
+    with pytest.raises(PlanError, match=message):
+        PackPlan.from_json(json.dumps({**facts, **change}), "p")
+
+
 @pytest.mark.parametrize("text", [b"", b"[]", b"{}", b"\xff", b"[" * 100_000, b"7", b"null"])
 def test_a_text_that_is_no_plan_is_an_error_that_names_the_file(
     text: bytes, tmp_path: Path

@@ -86,20 +86,23 @@ def split_path(path: bytes) -> list[bytes]:
     if not path:
         return []
     names = path.split(b"/")
-    for name in names:
-        reason = ""
-        if name in (b"", b".", b".."):
-            reason = "it contains an empty name, '.' or '..'"
-        elif b"\0" in name:
-            reason = "it contains a NUL"
-        elif len(name) > LONGEST_NAME:
-            reason = f"it contains a name of {len(name)} bytes; the limit is {LONGEST_NAME}"
-        if reason:
-            raise ConversionError(
-                f"{to_text(path)[:200]!r}: not a path inside the target folder: {reason}"
-            )
-    if len(names) > DEEPEST:
+    if (reason := _why_impossible(names)) is not None:
+        shown = to_text(path)
+        shown = repr(shown) if len(shown) <= 200 else f"{shown[:200]!r}…"
         raise ConversionError(
-            f"{to_text(path)[:200]!r}…: {len(names)} levels of folders; the limit is {DEEPEST}"
+            f"an archive cannot have a file with the path {shown}: {reason}; rename the file"
         )
     return names
+
+
+def _why_impossible(names: list[bytes]) -> str | None:
+    for name in names:
+        if name in (b"", b".", b".."):
+            return "it contains an empty name, '.' or '..'"
+        if b"\0" in name:
+            return "it contains a NUL"
+        if len(name) > LONGEST_NAME:
+            return f"it contains a name of {len(name)} bytes, and the limit is {LONGEST_NAME}"
+    if len(names) > DEEPEST:
+        return f"it has {len(names)} levels of folders, and the limit is {DEEPEST}"
+    return None
