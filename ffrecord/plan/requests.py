@@ -17,7 +17,9 @@ from ffrecord.remote.uploads import Record
 
 LONGEST_RECEIPT = 1 << 30
 
-AT_ONCE = 1000  # objects that are asked for together; the link limits the requests in flight
+AT_ONCE = 256
+"""Objects that are asked for together, and in memory at once. The link limits the requests in
+flight to fewer."""
 
 
 class Requests:
@@ -67,13 +69,11 @@ class Requests:
         """Return the content of a small object; None if there is no such object."""
         return loop.wait(self._begin(place, LONGEST_RECEIPT))
 
-    def read_all(self, places: Sequence[tuple[Place, int]]) -> list[bytes | None]:
-        """Return up to that many of the first bytes of each object."""
-        found: list[bytes | None] = []
+    def read_all(self, places: Sequence[tuple[Place, int]]) -> Iterator[bytes | None]:
+        """Yield up to that many of the first bytes of each object."""
         for at in range(0, len(places), AT_ONCE):
             some = (self._begin(*each) for each in places[at : at + AT_ONCE])
-            found += loop.wait(loop.together(*some))
-        return found
+            yield from loop.wait(loop.together(*some))
 
     async def _begin(self, place: Place, most: int) -> bytes | None:
         if not most:

@@ -626,6 +626,36 @@ def test_blocks_are_published_after_an_error_in_the_thread(
         assert cachemap.there([copy.header.seed], 0, raw)[0].all()
 
 
+def test_a_copy_that_cannot_be_flushed_does_not_keep_others_from_it(
+    through: Proxy, site: Site, records: list[bytes], cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Warnings are errors here, so the one about the first copy ends the work of the thread."""
+    monkeypatch.setattr(publisher, "note", lambda copy, hurry=False: noted.append(copy))
+    noted: list[copy_module.Copy] = []
+    real = os.fdatasync
+
+    def fdatasync(fd: int) -> None:
+        if os.path.samestat(os.fstat(fd), os.stat(noted[0].path)):
+            raise OSError(errno.EIO, "Input/output error")
+        real(fd)
+
+    urls = [f"{through.url}/{name}" for name in numbered(site, records, 3)]
+    with ExitStack() as readers:
+        for url in urls:
+            readers.enter_context(FileReader(url, cache=cache)).read(ALL)
+        copies = {id(copy): copy for copy in noted}
+        assert len(copies) == 3
+        monkeypatch.setattr(publisher, "_dirty", copies.copy())
+        monkeypatch.setattr(os, "fdatasync", fdatasync)
+        with pytest.raises(CacheWarning, match="output error"):
+            publisher.publish_all()
+        publisher.publish_all()
+    for k, copy in enumerate(copies.values()):
+        raw = Path(copy.path).with_suffix(".map").read_bytes()[cachemap.ENTRIES_AT :]
+        assert cachemap.there([copy.header.seed], 0, raw)[0].all() == (k > 0)
+        assert any(raw) == (k > 0)
+
+
 def test_holes_of_another_process_are_no_damage(
     through: Proxy, record_file: str, records: list[bytes], cache: Path,
     monkeypatch: pytest.MonkeyPatch,

@@ -34,6 +34,7 @@ from ffrecord.archive import planned
 from ffrecord.archive.pack import PackProgress, plan_pack
 from ffrecord.convert import convert
 from ffrecord.dataset import planned as planned_dataset
+from ffrecord.plan import requests
 from ffrecord.plan.requests import Requests
 from ffrecord.plan.values import PackPlan, Plan, WritePlan
 from ffrecord.plan.work import Status, work_of
@@ -467,6 +468,25 @@ def test_a_task_that_ends_after_the_commit_leaves_nothing(
 
 
 # ---- plans that were cancelled -----------------------------------------------------------------
+
+
+def test_receipts_are_read_a_few_at_a_time(
+    memory: Store, small: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of many large shards are too long to have the texts of all in memory."""
+    monkeypatch.setattr(requests, "AT_ONCE", 2)
+    plan = plan_pack(small, memory.target, 4000, **memory.options)
+    run(plan, memory)
+    work = prefix(plan, memory)
+    places = [(work._receipt_place(number), 1 << 20) for number in range(len(plan.parts))]
+    assert len(places) > 4
+    found, link = work._requests.read_all(places), work._requests._link
+    for count in range(1, len(places) + 1):
+        text = next(found)
+        assert text is not None
+        assert f'"task": {count - 1},'.encode() in text
+        assert link.sent == min(count + count % 2, len(places))
+    prefix(plan, memory).discard()
 
 
 def one_process(plan: PackPlan, tmp_path: Path, size: int = 4000) -> dict[str, bytes]:

@@ -371,9 +371,9 @@ class Copy:
             try:
                 os.fdatasync(self._fd)
             except OSError as error:
-                self.give_up(error)
                 for run in runs:
                     self._write_entries(int(run[0]), bytes(cachemap.ENTRY.itemsize * len(run)))
+                self.give_up(error)
                 return
             for run in runs:
                 first = int(run[0])
