@@ -53,11 +53,15 @@ def is_remote(path: object, options: RemoteOptions | None = None) -> bool:
 def shown(url: str) -> str:
     """Return a URL for messages: without user, password, query and fragment.
 
-    Signatures of signed URLs are in the query. Wrong URLs are accepted: messages name them, too.
+    Signatures of signed URLs are in the query. A key with a ? is shown as it is, unless a signature
+    follows, which somebody added by mistake. Wrong URLs are accepted: messages name them, too.
     """
     if not is_url(url):
         return url
     scheme, place, path, _ = _parts(url)
+    key, _, query = path.partition("?")
+    if any(_SIGNATURES.fullmatch(name) for name, _ in parse_qsl(query, keep_blank_values=True)):
+        path = key
     return f"{scheme.lower()}://{place.rpartition('@')[2]}{path}"
 
 

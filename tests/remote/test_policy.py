@@ -184,6 +184,7 @@ def test_a_url_begins_with_a_scheme_of_two_letters(text: str, is_url: bool) -> N
         ("memory:///a/b", "memory:///a/b", "memory:///a/b/n"),
         ("/local?x", "/local?x", "/local?x/n"),
         ("s3://k:s@bucket/run#1?a", "s3://bucket/run#1?a", "s3://k:s@bucket/run#1?a/n"),
+        ("az://b/a.ffr?sv=1&sig=s", "az://b/a.ffr", "az://b/a.ffr?sv=1&sig=s/n"),
         ("GS://bucket/50%\n/", "gs://bucket/50%\n/", "GS://bucket/50%\n/n"),
     ],
 )
