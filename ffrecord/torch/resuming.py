@@ -125,8 +125,10 @@ class ResumableLoader(Skipping, TorchDataLoader[T_co]):
     def _restore_dataset(self, progress: Progress, resumed: State | None) -> None:
         """Arrange for the dataset to begin in its saved states, if it has any."""
         if self._tracked:
-            if not self._pool_stays:
+            if resumed is not None or (self.num_workers and not self._pool_stays):
                 self._place = Place(progress.workers, progress.turn)
+            if not self.num_workers:
+                self._place.finish(self.dataset)
         elif resumed is not None and any(progress.workers):
             states = [each and copy.deepcopy(each["dataset"]) for each in progress.workers]
             if self.num_workers:
