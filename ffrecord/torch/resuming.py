@@ -78,10 +78,13 @@ class ResumableLoader(Skipping, TorchDataLoader[T_co]):
 
     @property
     def _wrapped(self) -> bool:
-        """True for a foreign dataset that must be wrapped to report batch numbers or its state."""
-        if self._ours or self._iterable or isinstance(self.dataset, MapDataPipe):
-            return False
-        return self._out_of_order or (self.num_workers > 0 and is_stateful(self.dataset))
+        """True for a foreign map-style dataset that workers get in a wrapper.
+
+        Batch numbers, the dataset's state and our errors come from the workers with the batches.
+        Data pipes are not wrapped, see `_tracked`.
+        """
+        foreign = not (self._ours or self._iterable or isinstance(self.dataset, MapDataPipe))
+        return foreign and self.num_workers > 0
 
     @property
     def _stateful(self) -> bool:

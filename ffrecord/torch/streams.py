@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 
 from torch.utils.data import get_worker_info
 
+from ffrecord.errors import FFRecordError
 from ffrecord.torch.assembler import Delivery, Opaque
 from ffrecord.torch.stateful import own_state, state_or_reason
 from ffrecord.torch.wrapping import Wrapper, inner_of
@@ -23,7 +24,7 @@ from ffrecord.torch.wrapping import Wrapper, inner_of
 WorkerState: TypeAlias = dict[str, Any]
 
 FIELDS = {"given", "batches", "at", "ended", "over", "dataset", "iterator"}
-PASS = object()  # a placeholder sample, for an empty batch of a worker that passes its turn
+PASS = object()  # a placeholder sample, for a batch that is empty or has failed
 
 
 def after_the_epoch(state: WorkerState | None) -> WorkerState | None:
@@ -93,6 +94,9 @@ class Samples(Iterator[Any]):
     The state is loaded when the first sample is asked for, not earlier. Loading a state may set
     torch's random numbers, and a loader resets these at the end of `iter()`.
 
+    An `FFRecordError` in a worker is kept in `failed`, because torch would raise it in the main
+    process with another type. The batch is filled with placeholders.
+
     Args:
         dataset: the stream.
         state: the state. None: from the beginning.
@@ -111,16 +115,29 @@ class Samples(Iterator[Any]):
         self._batches = 0
         self._ended = _at_an_end(state)
         self._may_be_empty = False  # True if an iterator without samples is not the next epoch
-        self._iterator: Any = iter(dataset) if state is None else None
+        self._in_worker = get_worker_info() is not None
+        self.failed: FFRecordError | None = None
+        self._iterator: Any = iter(dataset) if state is None and not self._in_worker else None
 
     def __next__(self) -> Any:
-        if self.passing:
+        if self.passing or self.failed is not None:
             return PASS
+        try:
+            return self._next()
+        except FFRecordError as error:
+            if not self._in_worker:
+                raise
+            self.failed = error.with_traceback(None)
+            return PASS
+
+    def _next(self) -> Any:
         if self._ended:
             raise StopIteration
         if self._loaded is not None:
             self._restore(self._loaded)
             self._loaded = None
+        elif self._iterator is None:
+            self._iterator = iter(self._dataset)
         try:
             sample = next(self._iterator)
         except StopIteration:
@@ -129,7 +146,7 @@ class Samples(Iterator[Any]):
                 raise
             self._may_be_empty = False
             self._iterator = iter(self._dataset)
-            return next(self)
+            return self._next()
         self._may_be_empty = False
         self._given += 1
         return sample
@@ -237,6 +254,9 @@ class Stamping:
         if samples.passing:
             samples.passing = False
             return Delivery((), [], None)
+        if samples.failed is not None:
+            error, samples.failed = samples.failed, None
+            return Delivery((), [], error)
         batch = self.collate_fn(fetched)
         info = get_worker_info()
         if info is None:  # in the main process, state_dict() asks for the state itself
