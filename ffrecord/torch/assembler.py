@@ -12,6 +12,7 @@ for (`ffrecord.records.ahead`). It compares record numbers, because the user's `
 between and cannot pass a handle on.
 
 An `FFRecordError` travels in the `Delivery` and is raised in the main process with its own type.
+Foreign datasets are wrapped in workers for the same (`wrapping`, `streams`).
 """
 
 from __future__ import annotations

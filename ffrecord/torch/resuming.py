@@ -78,10 +78,13 @@ class ResumableLoader(Skipping, TorchDataLoader[T_co]):
 
     @property
     def _wrapped(self) -> bool:
-        """True for a foreign dataset that must be wrapped to report batch numbers or its state."""
-        if self._ours or self._iterable or isinstance(self.dataset, MapDataPipe):
-            return False
-        return self._out_of_order or (self.num_workers > 0 and is_stateful(self.dataset))
+        """True for a foreign map-style dataset that workers get in a wrapper.
+
+        Batch numbers, the dataset's state and our errors come from the workers with the batches.
+        Data pipes are not wrapped, see `_tracked`.
+        """
+        foreign = not (self._ours or self._iterable or isinstance(self.dataset, MapDataPipe))
+        return foreign and self.num_workers > 0
 
     @property
     def _stateful(self) -> bool:
@@ -125,8 +128,10 @@ class ResumableLoader(Skipping, TorchDataLoader[T_co]):
     def _restore_dataset(self, progress: Progress, resumed: State | None) -> None:
         """Arrange for the dataset to begin in its saved states, if it has any."""
         if self._tracked:
-            if not self._pool_stays:
+            if resumed is not None or (self.num_workers and not self._pool_stays):
                 self._place = Place(progress.workers, progress.turn)
+            if not self.num_workers:
+                self._place.finish(self.dataset)
         elif resumed is not None and any(progress.workers):
             states = [each and copy.deepcopy(each["dataset"]) for each in progress.workers]
             if self.num_workers:

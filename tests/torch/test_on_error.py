@@ -6,18 +6,29 @@ import shutil
 import sys
 import traceback
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from torch.utils.data import DataLoader as TorchDataLoader
+from torch.utils.data import Dataset as TorchDataset
+from torch.utils.data import IterableDataset
 
-from ffrecord import FileReader
+from ffrecord import FileReader, Transform
 from ffrecord.errors import BadRecordWarning, FFRecordError, SampleChecksumError
 from ffrecord.torch import DataLoader, Subset
 from tests.support import archives
-from tests.torch.datasets import Bytes, N, Processed, Reading, as_list, plain, shut_down
+from tests.torch.datasets import (
+    Bytes,
+    N,
+    Processed,
+    Reading,
+    as_list,
+    number_of,
+    plain,
+    shut_down,
+)
 
 SIZE = 4
 DAMAGED = [5, 13]
@@ -79,8 +90,47 @@ class Decoding(Processed):
 # ---- raise -------------------------------------------------------------------------------
 
 
+class Foreign(TorchDataset[int]):
+    """A dataset of torch, not of ours, that reads our files."""
+
+    def __init__(self, fname: Path) -> None:
+        self.reader = FileReader(fname)
+
+    def __len__(self) -> int:
+        return self.reader.n
+
+    def __getitem__(self, index: int) -> int:
+        return number_of(self.reader[index])
+
+
+class Numbers(Iterator[int]):
+    """The numbers of a file. Iteration continues after an error."""
+
+    def __init__(self, fname: Path) -> None:
+        self.reader = FileReader(fname)
+        self.at = -1
+
+    def __next__(self) -> int:
+        self.at += 1
+        return number_of(self.reader[self.at])
+
+
+class Streaming(IterableDataset[int]):
+    """A stream that opens its file when an epoch begins."""
+
+    def __init__(self, fname: Path) -> None:
+        self.fname = fname
+
+    def __iter__(self) -> Iterator[int]:
+        return Numbers(self.fname)
+
+
+def transformed(fname: Path) -> Transform:
+    return Transform(Foreign(fname), lambda number, _: number)
+
+
 @pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("make", [Processed, Reading])
+@pytest.mark.parametrize("make", [Processed, Reading, Foreign, transformed])
 def test_a_damaged_record_raises_its_error_also_from_a_worker(
     make: Any, workers: int, damaged: Path
 ) -> None:
@@ -92,6 +142,27 @@ def test_a_damaged_record_raises_its_error_also_from_a_worker(
     assert raised.value.path == str(damaged)
     assert plain(next(iterator)) == WHOLE[2]  # iteration continues after the error
     shut_down(iterator)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_stream_raises_its_error_also_from_a_worker(workers: int, damaged: Path) -> None:
+    iterator = iter(DataLoader(Streaming(damaged), SIZE, num_workers=workers))
+    assert plain(next(iterator)) == WHOLE[0]
+    with pytest.raises(SampleChecksumError) as raised:
+        next(iterator)
+    assert raised.value.record == 5
+    assert plain(next(iterator)) == [6, 7, 8, 9]  # the rest of the batch with the error is lost
+    shut_down(iterator)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_stream_that_cannot_begin_raises_its_error(workers: int, tmp_path: Path) -> None:
+    path = tmp_path / "cut.ffr"
+    path.write_bytes(bytes(10))
+    with pytest.raises(FFRecordError) as raised:
+        next(iter(DataLoader(Streaming(path), SIZE, num_workers=workers)))
+    assert type(raised.value) is not FFRecordError
+    assert str(path) in str(raised.value)
 
 
 @pytest.mark.parametrize("workers", [0, 2])

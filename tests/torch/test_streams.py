@@ -105,8 +105,32 @@ class Itself(IterableDataset[Any]):
         self.left = state["left"]
 
 
+class Resuming(IterableDataset[Any]):
+    """A stream whose state after the last sample is the end, not the beginning of the next epoch.
+
+    The stream of torchdata's own tests is made in this way.
+    """
+
+    def __init__(self) -> None:
+        self.at = 0
+        self.resume: int | None = None
+
+    def __iter__(self) -> Iterator[Any]:
+        self.at, self.resume = self.resume or 0, None
+        for sample in mine(COUNTS)[self.at :]:
+            self.at += 1
+            yield sample
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"at": self.at}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.resume = state["at"]
+
+
 KINDS: dict[str, type[IterableDataset[Any]]] = {
     "plain": Plain, "counting": Counting, "drawing": Drawing, "itself": Itself,
+    "resuming": Resuming,
 }  # fmt: skip
 WORKERS = [(0, False), (3, False), (3, True)]
 
@@ -177,6 +201,20 @@ def test_a_state_between_epochs_is_at_the_next_epoch(kind: str, workers: int, st
         assert [len(batch) for batch in batches(second)] == [len(batch) for batch in following[0]]
     else:
         assert [batches(second) for _ in range(2)] == following
+
+
+@pytest.mark.parametrize("batch_size", [None, 3])
+def test_random_numbers_that_a_stream_restores_at_the_end_are_those_of_the_next_epoch(
+    batch_size: int | None,
+) -> None:
+    """Without workers, torch draws a seed when the next epoch begins, after the state was saved."""
+    first = made("drawing", 0, False, batch_size=batch_size)
+    batches(first)
+    state = first.state_dict()
+    following = batches(first)
+    second = made("drawing", 0, False, batch_size=batch_size)
+    second.load_state_dict(state)
+    assert batches(second) == following
 
 
 @pytest.mark.parametrize(("workers", "stays"), WORKERS)
