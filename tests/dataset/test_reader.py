@@ -6,6 +6,7 @@ import json
 import os
 import pickle
 import re
+import shutil
 import threading
 import tracemalloc
 from collections.abc import Iterator
@@ -561,6 +562,24 @@ def test_a_reader_pickles_as_its_path_and_options(shared: Path) -> None:
     assert list(again) == POINTS
     assert again._columns["name"].kept is not None
     assert isinstance(again._columns["video"].bounds, StreamedBounds)
+
+
+class Named(DatasetReader):
+    """A reader with an attribute and an argument of its own."""
+
+    def __init__(self, directory: Path, name: str) -> None:
+        self.name = name
+        super().__init__(directory)
+
+
+def test_attributes_of_subclasses_survive(own: Path, tmp_path: Path) -> None:
+    reader = Named(own, "mine")
+    # The dataset is opened once more if it has been replaced, even by its copy.
+    shutil.copytree(own, tmp_path / "copy")
+    own.rename(tmp_path / "old")
+    (tmp_path / "copy").rename(own)
+    again = pickle.loads(pickle.dumps(reader))
+    assert (again.name, list(again)) == ("mine", POINTS)
 
 
 def test_a_dataset_in_memory_needs_no_files(own: Path) -> None:

@@ -465,6 +465,27 @@ def test_a_pickled_reader_opens_the_same_files_the_same_way(
         assert handmade.as_bytes(again) == records
 
 
+class Named(FileReader):
+    """A reader with an attribute and an argument of its own."""
+
+    def __init__(self, fname: Path, name: str) -> None:
+        super().__init__(fname)
+        self.name = name
+
+
+@pytest.mark.parametrize("again", [copy.copy, lambda reader: pickle.loads(pickle.dumps(reader))])
+def test_attributes_of_subclasses_survive(
+    again: Callable[[Named], Named], tmp_path: Path, sample_file: Path, sample_records: list[bytes]
+) -> None:
+    with Named(sample_file, "mine") as reader:
+        # The file is opened once more if it has been replaced, even by its copy.
+        os.replace(handmade.write_records(tmp_path / "copy", sample_records), sample_file)
+        other = again(reader)
+    assert isinstance(other, Named)
+    assert other.name == "mine"
+    assert handmade.as_bytes(other) == sample_records
+
+
 @pytest.mark.parametrize("make", [pickle.dumps, copy.deepcopy])
 def test_pending_reads_and_open_files_cannot_be_pickled_or_copied(
     sample_file: Path, sample_records: list[bytes], make: Callable[[object], object], mode: str
