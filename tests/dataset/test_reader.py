@@ -217,6 +217,13 @@ def test_any_mask_reads_its_part_of_the_datapoint(shared: Path, data: st.DataObj
         assert [reader[k, mask] for k, mask in zip(indices, masks, strict=True)] == expected
 
 
+def test_a_slice_selects_elements_as_a_range_does(reader: Any) -> None:
+    """Older versions of Granular take slices in masks."""
+    for part in (slice(2), slice(1, 3), slice(0, 3, 1)):
+        (point,) = reader.read([2], {"video": part})
+        assert point == {"video": POINTS[2]["video"][part]}
+
+
 @pytest.mark.parametrize(
     ("mask", "error"),
     [
@@ -225,7 +232,10 @@ def test_any_mask_reads_its_part_of_the_datapoint(shared: Path, data: st.DataObj
         ("label", TypeError),
         ({"label": range(1)}, TypeError),
         ({"label": 1}, TypeError),
-        ({"video": slice(1, 2)}, TypeError),
+        ({"label": slice(1)}, TypeError),
+        ({"video": slice(1, None)}, ValueError),
+        ({"video": slice(0, 10, 2)}, ValueError),
+        ({"video": slice("a", 10)}, TypeError),
         ({"video": range(0, 10, 2)}, ValueError),
         ({"video": range(-5, 0)}, ValueError),
         ({"video": range(2)}, IndexError),

@@ -124,6 +124,29 @@ def test_write_dataset_counts_what_it_adds(tmp_path: Path) -> None:
     assert numbers_in(tmp_path / "data" / "000000") == [0, 1, 0]
 
 
+def test_a_writer_counts_its_shards(tmp_path: Path) -> None:
+    with ShardedDatasetWriter(tmp_path, SPEC, shardlen=2) as writer:
+        seen = []
+        for n in range(5):
+            writer.append(point(n))
+            seen.append(writer.shards)
+    assert (seen, writer.shards, len(writer)) == ([1, 1, 2, 2, 3], 3, 5)
+    with ShardedDatasetWriter(tmp_path, shardlen=2, append=True) as writer:
+        assert (writer.shards, len(writer)) == (3, 5)
+        writer.append(point(5))
+        writer.append(point(6))
+        assert (writer.shards, len(writer)) == (4, 7)
+        writer.discard()
+    assert (writer.shards, len(writer)) == (3, 6)
+
+
+def test_without_a_length_there_is_one_shard(tmp_path: Path) -> None:
+    write(tmp_path, range(10_002), shardlen=None)
+    write(tmp_path, range(2), shardlen=None, append=True)
+    assert os.listdir(tmp_path) == ["000000"]
+    assert len(ShardedDatasetReader(tmp_path)) == 10_004
+
+
 def test_a_full_shard_is_finished_at_once_and_survives_a_failure(tmp_path: Path) -> None:
     writer = ShardedDatasetWriter(tmp_path / "data", SPEC, shardlen=3)
     for n in range(5):
