@@ -47,6 +47,9 @@ Arrays: TypeAlias = list[Bytes]
 Paths: TypeAlias = list[Any]  # str and Path
 Method = TypeVar("Method", bound=Callable[..., Any])
 
+_OWN = ("_options", "_remote", "archive", "structure")
+"""The attributes of a `PackedFolder` itself. All others belong to a subclass or to the user."""
+
 
 def _formerly(former: str, now: str) -> Callable[[Method], Method]:
     """Let callers also pass an argument by its former name."""
@@ -367,15 +370,18 @@ class PackedFolder(Closing):
 
     def __getstate__(self) -> Any:
         fingerprint = self.reader.__getstate__()["fingerprint"]
-        return *self._options, fingerprint, self.reader.memory, self._remote
+        added = {name: value for name, value in vars(self).items() if name not in _OWN}
+        return *self._options, fingerprint, self.reader.memory, self._remote, added
 
     def __setstate__(self, state: Any) -> None:
-        # Older states end before the options for URLs, before the limit of memory, or before the
-        # fingerprint.
-        ffr_file, check_data, mode, fingerprint, memory, remote = (*state, None, None, None)[:6]
+        # Older states end before the attributes of subclasses, before the options for URLs, before
+        # the limit of memory, or before the fingerprint.
+        missing = (None,) * 4
+        ffr_file, check_data, mode, fingerprint, memory, remote, added = (*state, *missing)[:7]
         PackedFolder.__init__(
             self, ffr_file, check_data, mode=mode, memory=memory, **(remote or {})
         )
+        vars(self).update(added or {})
         if fingerprint not in (None, self.reader.fingerprint):
             raise changed(self.archive.path)
 

@@ -198,7 +198,7 @@ _RULES: tuple[tuple[Callable[[Facts], bool], Missing], ...] = (
     (lambda found: (found["open_files_most"] or FEW_FILES) < FEW_FILES, Missing("open files",
         f"the limit is below {FEW_FILES}, and each record file uses {DESCRIPTORS_EACH} "
         f"({SPARE_DESCRIPTORS} are kept for other uses), so datasets and archives of many files "
-        "cannot be opened",
+        "are read without O_DIRECT or cannot be opened",
         f"raise the hard limit to {FEW_FILES}: ulimit -Hn {FEW_FILES}, or "
         f"LimitNOFILE={FEW_FILES} in systemd")),
     (lambda found: not found["fuse_device"], Missing("/dev/fuse",

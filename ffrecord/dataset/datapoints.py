@@ -5,8 +5,9 @@ implement `_begin`, which turns numbers and masks into datapoints. torch's DataL
 accept such an object as a dataset: it has `len`, `[]` and `__getitems__`.
 
 A mask selects the parts of a datapoint to read. It is a dict: `field: True` for a field, or
-`field: range(32, 42)` for a part of a sequence. Fields that are missing or `False` are not read. A
-list, tuple or set of names selects those fields, and None selects all fields.
+`field: range(32, 42)` or `field: slice(32, 42)` for a part of a sequence. Fields that are missing
+or `False` are not read. A list, tuple or set of names selects those fields, and None selects all
+fields.
 """
 
 from __future__ import annotations
@@ -126,15 +127,25 @@ def check_mask(mask: Mask, spec: Mapping[str, str]) -> Parts:
         return tuple((name, True) for name in spec)
     if isinstance(mask, (str, bytes)):
         raise TypeError(f"the mask is one name, {mask!r}; pass a list of names or a dict")
+    parts: dict[str, Any]
     parts = dict(mask) if isinstance(mask, Mapping) else dict.fromkeys(mask, True)
-    for name, part in parts.items():
+    for name, given in parts.items():
         if name not in spec:
             raise KeyError(f"there is no field {name!r}; the fields are {', '.join(spec)}")
+        part = parts[name] = _range_of(name, given) if isinstance(given, slice) else given
         if isinstance(part, range):
             _check_range(name, part, spec[name])
         elif not isinstance(part, bool):
             raise TypeError(f"the mask of {name!r} is {part!r}; pass True, False or a range")
     return tuple((name, parts[name]) for name in spec if parts.get(name, False) is not False)
+
+
+def _range_of(name: str, part: slice) -> range:
+    """Return a slice as a range. Older versions of Granular take both."""
+    if part.stop is None:
+        raise ValueError(f"the mask of {name!r} is {part}; give the slice an end")
+    start, step = 0 if part.start is None else part.start, 1 if part.step is None else part.step
+    return range(integer(start, "start"), integer(part.stop, "stop"), integer(step, "step"))
 
 
 def _check_range(name: str, part: range, type_: str) -> None:

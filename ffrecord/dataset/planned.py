@@ -46,7 +46,7 @@ def begin_plan(
 ) -> WritePlan:  # fmt: skip
     """Make the work place of a new plan to write so many rows."""
     require_free(directory, remote or {})
-    starts = range(0, rows, shardlen)
+    starts = range(0, rows, shardlen) or range(1)  # without rows, one shard has the spec
     parts = tuple(Part(first, min(shardlen, rows - first)) for first in starts)
     plan = WritePlan(directory, new_key(), parts, "dataset", check_spec(spec))
     work_of(plan, remote).begin()

@@ -40,6 +40,9 @@ if TYPE_CHECKING:
 _OWN = ("decoders", "cache_index", "cache_keys", "check_data", "mode")
 """Options of a reader that are not about URLs."""
 
+_OPENED = ("_options", "directory", "_length", "_remote", "_columns", "_files")
+"""The attributes of a `DatasetReader` itself. All others belong to a subclass or to the user."""
+
 SEQUENCE_BOUNDS = "refs"
 """The name of the sequence bounds in `cache_keys`. granular's file of bounds has that name."""
 
@@ -270,12 +273,16 @@ class DatasetReader(Closing, _ColumnDatapoints):
 
     def __getstate__(self) -> dict[str, Any]:
         opened = [] if self._files is None else self._files.opened()
-        refuse_replaced(opened, self.fingerprint, lambda: type(self)(**self._options).fingerprint)
-        return {**self._options, "fingerprint": self.fingerprint}
+        refuse_replaced(
+            opened, self.fingerprint, lambda: DatasetReader(**self._options).fingerprint
+        )
+        added = {name: value for name, value in vars(self).items() if name not in _OPENED}
+        return {**self._options, "fingerprint": self.fingerprint, "added": added}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self._options = {**state}
         fingerprint = self._options.pop("fingerprint", None)
+        vars(self).update(self._options.pop("added", {}))
         self._open(**self._options)
         if fingerprint not in (None, self.fingerprint):
             raise changed(self.directory)

@@ -26,7 +26,7 @@ from ffrecord.dataset.continuing import require_same
 from ffrecord.dataset.datapoints import Datapoint, Datapoints, Part, Parts
 from ffrecord.dataset.reader import DatasetReader
 from ffrecord.dataset.remote import remote_dataset
-from ffrecord.dataset.spec import load
+from ffrecord.dataset.spec import SPEC_NAME, load
 from ffrecord.dataset.writer import DatasetWriter
 from ffrecord.errors import (
     ClosedError,
@@ -38,7 +38,7 @@ from ffrecord.errors import (
 from ffrecord.records.fingerprints import combined
 from ffrecord.records.opening import refuse_remote_options
 from ffrecord.remote.urls import is_remote, joined, shown
-from ffrecord.text import integer
+from ffrecord.text import counted, integer
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -62,7 +62,7 @@ class ShardedDatasetWriter(Finishing):
         directory: The folder of the shards. It is created if it is missing.
         spec: The type of each field, as for `DatasetWriter`.
         encoders: A function for each type name, as for `DatasetWriter`.
-        shardlen: Datapoints per shard. The last shard may have fewer.
+        shardlen: Datapoints per shard. The last shard may have fewer. None writes one shard.
         shardstart: The number of this writer's first shard.
         shardstep: The distance from one of this writer's shard numbers to the next.
         append: Continue after the last existing shard among this writer's numbers: fill it up,
@@ -75,21 +75,22 @@ class ShardedDatasetWriter(Finishing):
         directory: Path,
         spec: Mapping[str, str] | None = None,
         encoders: Mapping[str, Encoder] = codecs.encoders,
-        shardlen: int = SHARDLEN,
+        shardlen: int | None = SHARDLEN,
         shardstart: int = 0,
         shardstep: int = 1,
         *,
         append: bool = False,
         **remote: Unpack[RemoteOptions],
     ) -> None:
-        self.shardlen = integer(shardlen, "shardlen")
-        if self.shardlen < 1:
+        self.shardlen = None if shardlen is None else integer(shardlen, "shardlen")
+        if self.shardlen is not None and self.shardlen < 1:
             raise ValueError(f"shardlen is {shardlen}; it must be at least 1")
         numbers = _numbers(shardstart, shardstep)
         self._encoders = encoders
-        self._finished = 0
+        self._shards = self._finished = 0  # complete shards, and their datapoints
         self._closed = False
         self._writer: DatasetWriter | None = None
+        self._reopened: int | None = None  # datapoints that the shard had before; None: it is new
         self._remote = remote
         if is_remote(directory, remote):
             from ffrecord.remote.target import refuse_append  # needed for URLs only
@@ -114,6 +115,8 @@ class ShardedDatasetWriter(Finishing):
             self._spec = dict(spec)
             self._writer = self._next()
         self._empty = True
+        # Shard 0 is written without datapoints too: a dataset needs a shard that has the spec.
+        self._is_first = not there and numbers.start == 0
 
     def _continue(self, there: Mapping[int, str], spec: Mapping[str, str] | None) -> None:
         """Continue after the existing shards: open the last one if it has room."""
@@ -122,18 +125,25 @@ class ShardedDatasetWriter(Finishing):
         self._spec = load(last).spec
         if spec is not None:
             require_same(last, self._spec, spec)
-        self._finished = sum(lengths.values())
-        if lengths[max(there)] < self.shardlen:
+        self._shards, self._finished = len(lengths), sum(lengths.values())
+        if self.shardlen is None or lengths[max(there)] < self.shardlen:
             self._writer = DatasetWriter(last, self._spec, self._encoders, append=True)
-            self._finished -= len(self._writer)
+            self._reopened = len(self._writer)
 
     @property
     def spec(self) -> dict[str, str]:
         """The types of the fields, by name."""
         return dict(self._spec)
 
+    @property
+    def shards(self) -> int:
+        """Number of this writer's shards, with the one that is being written."""
+        return self._shards + (self._writer is not None and self._reopened is None)
+
     def __len__(self) -> int:
-        return self._finished + (0 if self._writer is None else len(self._writer))
+        if self._writer is None:
+            return self._finished
+        return self._finished + len(self._writer) - (self._reopened or 0)
 
     def append(self, datapoint: Mapping[str, Any]) -> int:
         """Add a datapoint, and return its number among those in this writer's shards.
@@ -148,13 +158,13 @@ class ShardedDatasetWriter(Finishing):
             self._writer = self._next()
         self._writer.append(datapoint)
         self._empty = False
-        if len(self._writer) >= self.shardlen:
+        if self.shardlen is not None and len(self._writer) >= self.shardlen:
             self._finish()
         return len(self) - 1
 
     def close(self) -> None:
-        """Finish the last shard. A writer without datapoints writes no shard."""
-        if self._empty:
+        """Finish the last shard. Without datapoints, only shard 0 is written."""
+        if self._empty and not self._is_first:
             self.discard()
         elif self._writer is not None:
             self._finish()
@@ -174,10 +184,11 @@ class ShardedDatasetWriter(Finishing):
         return DatasetWriter(folder, self._spec, self._encoders, **self._remote)
 
     def _finish(self) -> None:
+        shards, length = self.shards, len(self)
         writer, self._writer = self._writer, None
         if writer is not None:
             writer.close()
-            self._finished += len(writer)
+            self._shards, self._finished, self._reopened = shards, length, None
 
     def _give_up(self) -> None:
         self.discard()
@@ -342,13 +353,11 @@ def all_shards(directory: str, entries: Iterable[str]) -> list[str]:
 
 def _shards(directory: str, entries: Iterable[str], numbers: range) -> list[str]:
     """Return the names of the shards in a folder among `numbers`; warn if one is missing."""
-    found = {int(name): name for name in shards_among(entries) if int(name) in numbers}
+    entries = list(entries)
+    there = shards_among(entries)
+    found = {int(name): name for name in there if int(name) in numbers}
     if not found:
-        raise DatasetError(
-            f"{directory}: no shards with the numbers {numbers.start}, "
-            f"{numbers.start + numbers.step} … in this folder; check the folder, shardstart and "
-            "shardstep"
-        )
+        raise DatasetError(f"{directory}: {_why_none(entries, there, numbers)}")
     last = numbers.index(max(found))
     if len(found) != last + 1:
         missing = next(number for number in numbers if number not in found)
@@ -359,6 +368,18 @@ def _shards(directory: str, entries: Iterable[str], numbers: range) -> list[str]
             stacklevel=3,
         )
     return list(found.values())
+
+
+def _why_none(entries: Collection[str], shards: Collection[str], numbers: range) -> str:
+    if SPEC_NAME in entries:
+        return "one dataset, not a folder of shards; read it with DatasetReader"
+    if not shards:
+        return "not a dataset: this folder has no shards (000000, 000001 …); check the path"
+    asked = f"{numbers.start}, {numbers.start + numbers.step} …"
+    return (
+        f"no shards with the numbers {asked} among the {counted(len(shards), 'shard')} of this "
+        "folder; check shardstart and shardstep"
+    )
 
 
 def _found(directory: str, numbers: range) -> dict[int, str]:

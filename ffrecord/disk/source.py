@@ -26,6 +26,7 @@ from ffrecord.errors import ReadFailedError, TruncatedError
 from ffrecord.format.checksum import crc32
 
 DESCRIPTORS_EACH = 2  # for each file: buffered and O_DIRECT
+NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)  # errors at the limits of open files
 SPARE_DESCRIPTORS = 256  # left for the rest of the program
 DEFAULT_ALIGN = 4096  # for O_DIRECT, if the kernel does not say
 CHUNK = 8 << 20  # bytes that `Recheck` and salvage read at a time
@@ -51,10 +52,12 @@ class Source:
         self.direct_fd = -1
         if direct and self.align:
             # Opened through the descriptor, because the path may name another file by now.
-            # EINVAL: no O_DIRECT on this file system.
-            with contextlib.suppress(OSError):
+            try:
                 again = f"/proc/self/fd/{self.fd}"
                 self.direct_fd = os.open(again, os.O_RDONLY | os.O_DIRECT | os.O_CLOEXEC)
+            except OSError as error:  # EINVAL: no O_DIRECT on this file system
+                if error.errno in NO_DESCRIPTORS:
+                    raise
         self._sequence: ReadSequence | None = None
         if self.direct_fd >= 0:
             # Before the first read, because pages that were read earlier keep their marks.
@@ -223,13 +226,16 @@ def next_hole(fd: int, offset: int) -> int:
 
 
 class SourceSet:
-    """Open files of one reader: their descriptors as arrays, and their mappings if any."""
+    """Open files of one reader: their descriptors as arrays, and their mappings if any.
+
+    If there are too few descriptors for two per file, no file has one with O_DIRECT.
+    """
 
     is_local = True
 
     def __init__(self, paths: Sequence[str], *, direct: bool) -> None:
         allow_descriptors(DESCRIPTORS_EACH * len(paths))
-        self.each = tuple(Source(path, direct=direct) for path in paths)
+        self.each = _opened(paths, direct=direct)
         self.fds = np.array([source.fd for source in self.each])
         self.direct_fds = np.array([source.direct_fd for source in self.each])
         self.direct = bool((self.direct_fds >= 0).all())
@@ -275,6 +281,17 @@ class SourceSet:
     def give_up_direct(self) -> None:
         """Read through the page cache from now on, because O_DIRECT reads fail with EINVAL."""
         self.direct = False
+
+
+def _opened(paths: Sequence[str], *, direct: bool) -> tuple[Source, ...]:
+    try:
+        return tuple(Source(path, direct=direct) for path in paths)
+    except OSError as error:
+        if not direct or error.errno not in NO_DESCRIPTORS:
+            raise
+    # All files are closed by now: this leaves more descriptors for the rest of the program than
+    # O_DIRECT for some of the files would, and a batch needs it for all of its files.
+    return tuple(Source(path, direct=False) for path in paths)
 
 
 class Readable(Protocol):

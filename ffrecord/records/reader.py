@@ -53,6 +53,9 @@ ON_ERROR = ("raise", "skip")
 STEP_BYTES = 4 << 20
 STEP_RECORDS = 1024
 
+_OPENED = ("_ahead", "_fingerprint", "_closed", "_growing", "_absolute", "_table")
+"""The attributes that `FileReader._open` sets. Another process opens the files again."""
+
 
 class FileReader(Closing):
     """Reader of the records of one file, a list of files, or a folder's `*.ffr` in sorted order.
@@ -392,18 +395,18 @@ class FileReader(Closing):
         self._table = replace(self._table, sources=None)
 
     def __getstate__(self) -> dict[str, Any]:
-        kept = ("check_data", "mode", "on_error", "unfinished", "memory")
-        state = {name: getattr(self, name) for name in kept} | {"fnames": self._absolute}
+        # Everything but the open files, so that attributes of subclasses are kept too.
+        state = {name: value for name, value in vars(self).items() if name not in _OPENED}
+        state["fnames"] = self._absolute
         if self.unfinished:
-            state["_seen"] = self.n, crc32(self.checksums.tobytes())
-            return state
+            return {**state, "_seen": (self.n, crc32(self.checksums.tobytes()))}
         if self._remote is not None:
             # The other process opens the URLs that the user passed, and compares the fingerprint.
-            return {**state, "_remote": self._remote, "fingerprint": self.fingerprint}
+            return {**state, "fingerprint": self.fingerprint}
         sources = self._table.sources
         files = sources.each if isinstance(sources, SourceSet) else ()
         opened = [(path, s.fd) for path, s in zip(self._absolute, files, strict=False)]
-        refuse_replaced(opened, self.fingerprint, lambda: type(self)(self._absolute).fingerprint)
+        refuse_replaced(opened, self.fingerprint, lambda: FileReader(self._absolute).fingerprint)
         return {**state, "fingerprint": self.fingerprint}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import multiprocessing
 import os
 import pickle
@@ -116,6 +117,27 @@ def test_a_forked_child_reads_beside_its_parent(
         assert all_right(folder, files, 3)
         codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
         assert codes == [0, 0]
+
+
+class Named(PackedFolder):
+    """A folder with an attribute and an argument of its own."""
+
+    def __init__(self, path: Path, name: str) -> None:
+        self.name = name
+        super().__init__(path)
+
+
+@pytest.mark.parametrize("again", [copy.copy, lambda folder: pickle.loads(pickle.dumps(folder))])
+def test_attributes_of_subclasses_survive(
+    again: Callable[[Named], Named], archive: Path, files: dict[str, bytes]
+) -> None:
+    with Named(archive, "mine") as folder:
+        assert folder.structure
+        other = again(folder)
+    assert isinstance(other, Named)
+    assert other.name == "mine"
+    assert "structure" not in vars(other)  # it may be large
+    assert {name: other[name].tobytes() for name in other} == files
 
 
 def test_a_folder_pickles_as_its_path_and_options(archive: Path, files: dict[str, bytes]) -> None:

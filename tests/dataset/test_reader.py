@@ -6,6 +6,7 @@ import json
 import os
 import pickle
 import re
+import shutil
 import threading
 import tracemalloc
 from collections.abc import Iterator
@@ -216,6 +217,13 @@ def test_any_mask_reads_its_part_of_the_datapoint(shared: Path, data: st.DataObj
         assert [reader[k, mask] for k, mask in zip(indices, masks, strict=True)] == expected
 
 
+def test_a_slice_selects_elements_as_a_range_does(reader: Any) -> None:
+    """Older versions of Granular take slices in masks."""
+    for part in (slice(2), slice(1, 3), slice(0, 3, 1)):
+        (point,) = reader.read([2], {"video": part})
+        assert point == {"video": POINTS[2]["video"][part]}
+
+
 @pytest.mark.parametrize(
     ("mask", "error"),
     [
@@ -224,7 +232,10 @@ def test_any_mask_reads_its_part_of_the_datapoint(shared: Path, data: st.DataObj
         ("label", TypeError),
         ({"label": range(1)}, TypeError),
         ({"label": 1}, TypeError),
-        ({"video": slice(1, 2)}, TypeError),
+        ({"label": slice(1)}, TypeError),
+        ({"video": slice(1, None)}, ValueError),
+        ({"video": slice(0, 10, 2)}, ValueError),
+        ({"video": slice("a", 10)}, TypeError),
         ({"video": range(0, 10, 2)}, ValueError),
         ({"video": range(-5, 0)}, ValueError),
         ({"video": range(2)}, IndexError),
@@ -561,6 +572,24 @@ def test_a_reader_pickles_as_its_path_and_options(shared: Path) -> None:
     assert list(again) == POINTS
     assert again._columns["name"].kept is not None
     assert isinstance(again._columns["video"].bounds, StreamedBounds)
+
+
+class Named(DatasetReader):
+    """A reader with an attribute and an argument of its own."""
+
+    def __init__(self, directory: Path, name: str) -> None:
+        self.name = name
+        super().__init__(directory)
+
+
+def test_attributes_of_subclasses_survive(own: Path, tmp_path: Path) -> None:
+    reader = Named(own, "mine")
+    # The dataset is opened once more if it has been replaced, even by its copy.
+    shutil.copytree(own, tmp_path / "copy")
+    own.rename(tmp_path / "old")
+    (tmp_path / "copy").rename(own)
+    again = pickle.loads(pickle.dumps(reader))
+    assert (again.name, list(again)) == ("mine", POINTS)
 
 
 def test_a_dataset_in_memory_needs_no_files(own: Path) -> None:

@@ -8,6 +8,7 @@ import re
 import shutil
 import signal
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from ffrecord import (
     UnclosedWarning,
     decoders,
     encoders,
+    write_dataset,
 )
 from tests.support import handmade
 
@@ -100,11 +102,49 @@ def test_parallel_writers_fill_one_folder(tmp_path: Path) -> None:
     assert sorted(each["n"] for each in ShardedDatasetReader(data)) == list(range(18))
 
 
-def test_a_writer_without_datapoints_writes_no_shard(tmp_path: Path) -> None:
-    write(tmp_path / "data", [], shardlen=2)
-    assert os.listdir(tmp_path / "data") == []
-    with pytest.raises(DatasetError, match="no shards"):
-        ShardedDatasetReader(tmp_path / "data")
+def test_a_dataset_without_datapoints_is_one_empty_shard(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    write(data, [], shardlen=2, shardstart=1, shardstep=2)
+    assert os.listdir(data) == []
+    write(data, [], shardlen=2, shardstep=2)
+    with ShardedDatasetReader(data) as reader:
+        assert (len(reader), reader.shards, reader.spec) == (0, 1, SPEC)
+    write(data, range(3), shardlen=2, append=True)
+    assert [numbers_in(data / name) for name in ("000000", "000001")] == [[0, 1], [2]]
+
+
+def test_write_dataset_counts_what_it_adds(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(1) as executor:
+        assert write_dataset(tmp_path / "tasks", [], SPEC, shardlen=3, executor=executor) == 0
+    assert len(ShardedDatasetReader(tmp_path / "tasks")) == 0
+    for count in (0, 2, 0, 2, 0):
+        rows = [point(n) for n in range(count)]
+        options: dict[str, Any] = {"append": (tmp_path / "data").exists(), "shardlen": 3}
+        assert write_dataset(tmp_path / "data", rows, SPEC, **options) == count
+    assert numbers_in(tmp_path / "data" / "000000") == [0, 1, 0]
+
+
+def test_a_writer_counts_its_shards(tmp_path: Path) -> None:
+    with ShardedDatasetWriter(tmp_path, SPEC, shardlen=2) as writer:
+        seen = []
+        for n in range(5):
+            writer.append(point(n))
+            seen.append(writer.shards)
+    assert (seen, writer.shards, len(writer)) == ([1, 1, 2, 2, 3], 3, 5)
+    with ShardedDatasetWriter(tmp_path, shardlen=2, append=True) as writer:
+        assert (writer.shards, len(writer)) == (3, 5)
+        writer.append(point(5))
+        writer.append(point(6))
+        assert (writer.shards, len(writer)) == (4, 7)
+        writer.discard()
+    assert (writer.shards, len(writer)) == (3, 6)
+
+
+def test_without_a_length_there_is_one_shard(tmp_path: Path) -> None:
+    write(tmp_path, range(10_002), shardlen=None)
+    write(tmp_path, range(2), shardlen=None, append=True)
+    assert os.listdir(tmp_path) == ["000000"]
+    assert len(ShardedDatasetReader(tmp_path)) == 10_004
 
 
 def test_a_full_shard_is_finished_at_once_and_survives_a_failure(tmp_path: Path) -> None:
@@ -159,8 +199,22 @@ def test_a_missing_shard_is_a_warning(folder: Path) -> None:
         reader = ShardedDatasetReader(folder)
     assert [each["n"] for each in reader] == [0, 1, 2, 3, 8, 9]
     assert len(ShardedDatasetReader(folder, shardstep=2)) == 6  # shard 1 is not needed
-    with pytest.raises(DatasetError):
-        ShardedDatasetReader(folder, shardstart=3)
+
+
+@pytest.mark.parametrize(
+    ("inside", "options", "message"),
+    [
+        ("", {"shardstart": 3}, "no shards with the numbers 3, 4 … among the 3 shards of this"),
+        ("000001", {}, "one dataset, not a folder of shards; read it with DatasetReader"),
+        ("empty", {}, "not a dataset: this folder has no shards (000000, 000001 …); check the"),
+    ],
+)
+def test_a_folder_without_the_shards_is_explained(
+    inside: str, options: dict[str, Any], message: str, folder: Path
+) -> None:
+    (folder / "empty").mkdir()
+    with pytest.raises(DatasetError, match=re.escape(f"{folder / inside}: {message}")):
+        ShardedDatasetReader(folder / inside, **options)
 
 
 def test_other_names_in_the_folder_are_ignored(folder: Path) -> None:

@@ -465,6 +465,27 @@ def test_a_pickled_reader_opens_the_same_files_the_same_way(
         assert handmade.as_bytes(again) == records
 
 
+class Named(FileReader):
+    """A reader with an attribute and an argument of its own."""
+
+    def __init__(self, fname: Path, name: str) -> None:
+        super().__init__(fname)
+        self.name = name
+
+
+@pytest.mark.parametrize("again", [copy.copy, lambda reader: pickle.loads(pickle.dumps(reader))])
+def test_attributes_of_subclasses_survive(
+    again: Callable[[Named], Named], tmp_path: Path, sample_file: Path, sample_records: list[bytes]
+) -> None:
+    with Named(sample_file, "mine") as reader:
+        # The file is opened once more if it has been replaced, even by its copy.
+        os.replace(handmade.write_records(tmp_path / "copy", sample_records), sample_file)
+        other = again(reader)
+    assert isinstance(other, Named)
+    assert other.name == "mine"
+    assert handmade.as_bytes(other) == sample_records
+
+
 @pytest.mark.parametrize("make", [pickle.dumps, copy.deepcopy])
 def test_pending_reads_and_open_files_cannot_be_pickled_or_copied(
     sample_file: Path, sample_records: list[bytes], make: Callable[[object], object], mode: str
@@ -516,4 +537,27 @@ def test_more_shards_can_be_open_than_the_usual_limit_of_open_files(tmp_path: Pa
     )
     if resource.getrlimit(resource.RLIMIT_NOFILE)[1] < 1500:
         pytest.skip("the hard limit of open files is too low")
+    subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=True, timeout=600)
+
+
+def test_files_open_without_direct_reads_if_descriptors_run_out(tmp_path: Path) -> None:
+    """Open more files than half of the hard limit of open files."""
+    for i in range(60):
+        (tmp_path / f"{i:03d}.ffr").write_bytes(handmade.record_bytes([b"%d" % i]))
+    script = (
+        "import os, resource, sys\n"
+        "from ffrecord import FileReader\n"
+        "from ffrecord.records.reader import table_of\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (100, 100))\n"
+        "for mode in ('auto', 'aio', 'buffered'):\n"
+        "    with FileReader(sys.argv[1], mode=mode) as reader:\n"
+        "        records = reader.read(range(60))\n"
+        "        assert [bytes(r) for r in records] == [b'%d' % i for i in range(60)]\n"
+        "        assert bytes(reader[59]) == b'59'\n"
+        "        sources = table_of(reader).sources\n"
+        "        assert not sources.direct and not (sources.direct_fds >= 0).any()\n"
+        "        assert reader.stats() == {} and reader.mode == mode\n"
+        "    del sources, reader, records\n"
+        "    assert len(os.listdir('/proc/self/fd')) < 10\n"
+    )
     subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=True, timeout=600)
