@@ -168,6 +168,8 @@ def _root(archive: Archive, mountpoint: str, subdir: str | None) -> int:
     if subdir is None:
         return ROOT
     try:
+        if os.path.normpath(subdir.lstrip("/")).split("/")[0] == os.pardir:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
         root = resolve(archive.index, to_bytes(subdir))
     except OSError as error:
         why = f"the archive has no folder {subdir}: {error.strerror}; `ffrecord ls` lists folders"
