@@ -144,7 +144,8 @@ def _is_mounted_already(archive: str, mountpoint: str, options: Options) -> bool
     if entry is None or not (entry.is_kernel or entry.changes is not None):
         return False
     changes = None if options.overlay is None else resolve(options.overlay)
-    is_other_backend = entry.is_kernel and options.backend not in ("kernel", "auto")
+    wants_kernel = options.backend == "kernel"
+    is_other_backend = options.backend != "auto" and entry.is_kernel != wants_kernel
     if is_other_backend or changes != entry.changes or not has_flags(entry, options):
         return False
     name = shown(archive) if is_url(archive) else os.path.abspath(archive)

@@ -168,7 +168,7 @@ class Overlay(Place):
             raise MountError(self.mountpoint, errno.EIO, why)
 
     def _cover(self) -> None:
-        label = overlay_label(self._origin.archive, self._changes.path)
+        label = overlay_label(self._origin.archive, self._changes.path, find(self.lower))
         if self._changes.keeper == BY_KERNEL:
             self._mount_by_kernel(label)
         else:

@@ -22,7 +22,7 @@ from ffrecord.atomic import locks
 from ffrecord_fuse.errors import MountError
 from ffrecord_fuse.mounting import changes as changes_module
 from ffrecord_fuse.mounting.changes import Origin, Top
-from ffrecord_fuse.mounting.mounttable import entries
+from ffrecord_fuse.mounting.mounttable import entries, find
 from ffrecord_fuse.mounting.options import parse
 from ffrecord_fuse.mounting.overlay import Overlay
 from tests.fuse.mounted import changing, mounting
@@ -320,6 +320,9 @@ def test_overlay_is_an_option_as_in_fstab(
             with mounting.fails_with(due):
                 (mountpoint / "other").write_bytes(b"new")
         assert (mountpoint / "new").read_bytes() == b"new"
+        entry = find(str(mountpoint))
+        assert entry is not None
+        assert entry.is_kernel == (backend == "kernel")
         again = mounting.python("ffrecord_fuse", archive, mountpoint, "-o", f"{words},{log}")
         assert again.returncode == 0  # as `mount -a` does it
         assert "already mounted here, with its former options" in one_line(again)
