@@ -20,8 +20,9 @@ from ffrecord.remote.urls import is_url, shown
 from ffrecord.terminal import Parser, note
 from ffrecord.text import Advised, for_shell
 from ffrecord.version import __version__
-from ffrecord_fuse.mounting.mounttable import find, places_of
-from ffrecord_fuse.mounting.options import BACKENDS, escape, parse
+from ffrecord_fuse.mounting.mount import has_flags
+from ffrecord_fuse.mounting.mounttable import find, places_of, resolve
+from ffrecord_fuse.mounting.options import BACKENDS, Options, escape, parse
 
 if TYPE_CHECKING:
     from ffrecord_fuse.mounting.lifeline import Caller
@@ -116,7 +117,9 @@ def run(
         if value is not None:
             words.append(f"{name}={escape(str(value))}")
     options = parse(words, by_mount8=by_mount8)
-    if by_mount8 and _is_mounted_already(given.archive, given.mountpoint):
+    if by_mount8 and _is_mounted_already(given.archive, given.mountpoint, options):
+        kept = "already mounted here, with its former options; to change them, unmount it first"
+        note(f"{given.mountpoint}: {kept}", program=program)
         return 0
     # Imported late: help and completion do not need these modules.
     from ffrecord_fuse.process.daemon import serve
@@ -131,13 +134,19 @@ def run(
         raise
 
 
-def _is_mounted_already(archive: str, mountpoint: str) -> bool:
-    """Return True if the kernel serves this archive there already, or if it has an overlay there.
+def _is_mounted_already(archive: str, mountpoint: str, options: Options) -> bool:
+    """Return True if this archive is there, served by the kernel or with an overlay as asked for.
 
-    `mount -a` mounts again, because the mount table has another source than fstab.
+    `mount -a` mounts these again, because the mount table has another source than fstab. The table
+    tells the overlay, the back end and the flags of a mount, but no other options.
     """
     entry = find(mountpoint)
     if entry is None or not (entry.is_kernel or entry.changes is not None):
+        return False
+    changes = None if options.overlay is None else resolve(options.overlay)
+    wants_kernel = options.backend == "kernel"
+    is_other_backend = options.backend != "auto" and entry.is_kernel != wants_kernel
+    if is_other_backend or changes != entry.changes or not has_flags(entry, options):
         return False
     name = shown(archive) if is_url(archive) else os.path.abspath(archive)
     return entry.mountpoint in places_of(name)

@@ -44,12 +44,12 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _line(entry: MountEntry, raw: bool) -> str:
-    """Return the mountpoint and, for people, its URL, its changes, or how the kernel serves it."""
+    """Return the mountpoint and, for people, its URL, its changes, and how the kernel serves it."""
     if raw:
         return entry.mountpoint
     facts = [quoted(entry.archive)] if is_url(entry.archive) else []
     if entry.changes is not None:
         facts.append(f"changes in {quoted(entry.changes)}")
-    elif entry.is_kernel:
+    if entry.is_kernel:
         facts.append(HOW[entry.verified])
     return quoted(entry.mountpoint) + (f"  ({', '.join(facts)})" if facts else "")

@@ -217,6 +217,11 @@ def flags(options: Options, type_: str) -> int:
     return sum(_FLAGS[name] for name in flag_names(options, type_))
 
 
+def has_flags(entry: MountEntry, options: Options) -> bool:
+    """Return True if a mount has the flags that the options ask for, and no others."""
+    return set(flag_names(options, entry.type)) == _FLAGS.keys() & set(entry.options)
+
+
 def _access(options: Options) -> list[str]:
     everybody = options.allow_other or options.allow_root
     return ["default_permissions", *(["allow_other"] if everybody else [])]

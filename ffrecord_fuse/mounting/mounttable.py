@@ -7,7 +7,9 @@ of the archive. `ffrecord+verified:` says that all bytes were verified before mo
 
 An overlay has the type `overlay` or `fuse.ffrecord-overlay`. Its source is `ffrecord+overlay:`, the
 path of the archive, `:`, and the path of the folder with the changes. In both paths, `%`, `:` and
-bytes that are not printable are written as `%` and two digits.
+bytes that are not printable are written as `%` and two digits. If the kernel serves the archive
+below the overlay, the source begins with `ffrecord+overlay+kernel:`, or `+verified` or `+verity` in
+the place of `+kernel`.
 
 Errors are `MountError`, with the path that was asked for.
 """
@@ -35,7 +37,8 @@ NOT_MOUNTED = "nothing is mounted here; `ffrecord umount --list` shows where arc
 MOUNTINFO = "/proc/self/mountinfo"
 
 _LABEL = re.compile(r"ffrecord(?:\+(verified|verity))?:(/.*|\w[\w+.-]+://.*)", re.DOTALL)
-_OVERLAY = re.compile(r"ffrecord\+overlay:([^:]*):([^:]+)")
+_OVERLAY = re.compile(r"ffrecord\+overlay(?:\+(kernel|verified|verity))?:([^:]*):([^:]+)")
+_KERNEL = "kernel"
 _LONGEST_SOURCE = 4095  # bytes; mount(2) refuses longer names
 _LONGEST_LABEL = 255  # bytes; fsconfig(2) refuses longer texts
 _MAX_SYMLINKS = 40  # the kernel's limit
@@ -59,14 +62,17 @@ class MountEntry:
 
     @property
     def is_kernel(self) -> bool:
-        """Return True if the kernel serves an archive here."""
+        """Return True if the kernel serves the archive here, also below an overlay."""
+        overlay = self._overlay
+        if overlay is not None:
+            return overlay[1] is not None
         return self.type == KERNEL_TYPE and _LABEL.fullmatch(self.source) is not None
 
     @property
     def changes(self) -> str | None:
         """Return the folder with the changes to an archive, if an overlay is mounted here."""
         label = self._overlay
-        return None if label is None else _unquoted(label[2])
+        return None if label is None else _unquoted(label[3])
 
     @property
     def _overlay(self) -> re.Match[str] | None:
@@ -82,7 +88,7 @@ class MountEntry:
         """Return the path of the archive that is mounted here, as `shown` returns it."""
         overlay = self._overlay
         if overlay is not None:
-            return shown(_unquoted(overlay[1]))
+            return shown(_unquoted(overlay[2]))
         if self.type.startswith(FUSE_TYPE):  # also fuse.ffrecord-fuse, which mount.fuse3 mounts
             return self.source
         label = _LABEL.fullmatch(self.source) if self.is_kernel else None
@@ -91,8 +97,8 @@ class MountEntry:
     @property
     def verified(self) -> str | None:
         """Return how the bytes of a mount of the kernel are verified: see the top of the module."""
-        label = _LABEL.fullmatch(self.source)
-        return None if label is None else label[1]
+        label = self._overlay or _LABEL.fullmatch(self.source)
+        return None if label is None or label[1] == _KERNEL else label[1]
 
     @property
     def user(self) -> int:
@@ -131,13 +137,19 @@ def label(archive: str, verified: str | None = None) -> str:
     return before + path.decode(errors="ignore")
 
 
-def overlay_label(archive: str, changes: str) -> str:
-    """Return the source of an overlay. Of a long archive's path, only the end is shown."""
+def overlay_label(archive: str, changes: str, below: MountEntry | None = None) -> str:
+    """Return the source of an overlay over the mount `below`.
+
+    Of a long archive's path, only the end is shown.
+    """
+    before = "ffrecord+overlay"
+    if below is not None and below.is_kernel:
+        before += f"+{below.verified or _KERNEL}"
     place = f":{_quoted(changes)}"
-    room = _LONGEST_SOURCE - len("ffrecord+overlay:") - len(place.encode())
+    room = _LONGEST_SOURCE - len(before) - 1 - len(place.encode())
     while len(_quoted(archive).encode()) > room and archive:
         archive = archive[max(1, len(archive) // 16) :]
-    return f"ffrecord+overlay:{_quoted(archive)}{place}"
+    return f"{before}:{_quoted(archive)}{place}"
 
 
 def _quoted(path: str) -> str:

@@ -121,8 +121,8 @@ class Overlay(Place):
             raise MountError(mountpoint, errno.EINVAL, why)
         mounting.check_folder(mountpoint)
         keeper = _keeper()
-        if keeper == BY_HELPER and shutil.which(HELPER) is None:
-            raise MountError(mountpoint, errno.ENOENT, _NO_HELPER)
+        if keeper == BY_HELPER:
+            _refuse_for_helper(mountpoint, resolve(options.overlay))
         is_held = self._is_held if keeper == BY_KERNEL else lambda fd: False
         self._changes = Changes(options.overlay, mountpoint, origin, top, keeper, is_held)
         self.lower = self._changes.lower
@@ -168,7 +168,7 @@ class Overlay(Place):
             raise MountError(self.mountpoint, errno.EIO, why)
 
     def _cover(self) -> None:
-        label = overlay_label(self._origin.archive, self._changes.path)
+        label = overlay_label(self._origin.archive, self._changes.path, find(self.lower))
         if self._changes.keeper == BY_KERNEL:
             self._mount_by_kernel(label)
         else:
@@ -253,6 +253,18 @@ def _folders(fd: int, work: str = WORK) -> str:
     return f"lowerdir={place}/{LOWER},upperdir={place}/{UPPER},workdir={place}/{work}"
 
 
+def _refuse_for_helper(mountpoint: str, changes: str) -> None:
+    """Raise MountError if fuse-overlayfs is missing or cannot use the folder of changes.
+
+    It resolves the paths of its folders, then splits them at colons, and would use a folder that
+    happens to have the name before the colon. Its versions before 2025 know no escaped colons.
+    """
+    if shutil.which(HELPER) is None:
+        raise MountError(mountpoint, errno.ENOENT, _NO_HELPER)
+    if ":" in changes:
+        raise MountError(changes, errno.EINVAL, _COLON)
+
+
 def _keeper() -> str:
     """Return the program that keeps this user's changes."""
     with open("/proc/self/uid_map") as file:
@@ -265,5 +277,9 @@ def _keeper() -> str:
 _NO_HELPER = (
     f"{HELPER} is missing, and only root can mount an overlay without it; "
     f"install the package {HELPER}, or run the command as root"
+)
+_COLON = (
+    f"{HELPER} splits paths at colons; choose a path without ':' for the changes, "
+    "or run the command as root"
 )
 _NO_OVERLAYFS = "this kernel has no overlayfs; load its module with `modprobe overlay`"

@@ -29,7 +29,7 @@ def entry_of(source: str, type_: str = "overlay") -> MountEntry:
 @given(names, names)
 @example(b"a:b%3A", b"c\r\n\xff,\\:%")
 def test_a_label_tells_the_folder_of_changes(archive: bytes, changes: bytes) -> None:
-    paths = [os.fsdecode(b"/" + name) for name in (archive, changes)]
+    paths = os.fsdecode(b"/" + archive), os.fsdecode(b"/" + changes)
     label = overlay_label(*paths)
     assert label.isprintable()
     for type_ in mounttable.OVERLAY_TYPES:
@@ -64,6 +64,11 @@ def test_a_list_for_people_names_the_folder_of_changes() -> None:
     found = entry_of(overlay_label("/photos.ffr", "/my changes"))
     assert umount._line(found, raw=False) == "'/mnt/a b'  (changes in '/my changes')"
     assert umount._line(found, raw=True) == "/mnt/a b"
+    for before, how in (("", "not verified"), ("+verified", "verified before mounting")):
+        below = entry_of(f"ffrecord{before}:/photos.ffr", "erofs")
+        found = entry_of(overlay_label("/photos.ffr", "/changes", below))
+        due = f"'/mnt/a b'  (changes in /changes, the kernel serves it, {how})"
+        assert umount._line(found, raw=False) == due
 
 
 def test_a_symlink_in_the_place_of_the_changes_is_not_followed(

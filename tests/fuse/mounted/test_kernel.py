@@ -280,7 +280,16 @@ def test_a_second_mount_by_mount8_of_the_same_archive_is_no_error(
     """`mount -a` runs ffrecord-fuse again, because the mount table has another source."""
     arguments = whole.archive, mountpoint, "-o", "backend=kernel"
     assert mounting.python("ffrecord_fuse", *arguments).returncode == 0
-    assert mounting.python("ffrecord_fuse", *arguments).returncode == 0
+    again = mounting.python("ffrecord_fuse", *arguments)
+    assert again.returncode == 0
+    assert "already mounted here, with its former options" in again.stderr
+    for others in (
+        "backend=native",
+        "backend=kernel,noexec",
+        f"backend=kernel,overlay={mountpoint}2",
+    ):
+        done = mounting.python("ffrecord_fuse", *arguments[:2], "-o", others)
+        assert done.returncode == 18, others
     assert mounting.command("mount", *arguments).returncode == 18
     assert mounting.command("umount", mountpoint).returncode == 0
     assert not mounting.is_mounted(mountpoint)

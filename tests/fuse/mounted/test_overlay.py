@@ -22,7 +22,7 @@ from ffrecord.atomic import locks
 from ffrecord_fuse.errors import MountError
 from ffrecord_fuse.mounting import changes as changes_module
 from ffrecord_fuse.mounting.changes import Origin, Top
-from ffrecord_fuse.mounting.mounttable import entries
+from ffrecord_fuse.mounting.mounttable import entries, find
 from ffrecord_fuse.mounting.options import parse
 from ffrecord_fuse.mounting.overlay import Overlay
 from tests.fuse.mounted import changing, mounting
@@ -320,8 +320,15 @@ def test_overlay_is_an_option_as_in_fstab(
             with mounting.fails_with(due):
                 (mountpoint / "other").write_bytes(b"new")
         assert (mountpoint / "new").read_bytes() == b"new"
+        entry = find(str(mountpoint))
+        assert entry is not None
+        assert entry.is_kernel == (backend == "kernel")
         again = mounting.python("ffrecord_fuse", archive, mountpoint, "-o", f"{words},{log}")
-        assert (again.returncode, again.stderr) == (0, "")  # as `mount -a` does it
+        assert again.returncode == 0  # as `mount -a` does it
+        assert "already mounted here, with its former options" in one_line(again)
+        for others in (words.replace("noexec", "exec"), words.replace(str(changes), f"{changes}2")):
+            done = mounting.python("ffrecord_fuse", archive, mountpoint, "-o", others)
+            assert done.returncode == 18, others
         output("umount", mountpoint)  # as for fstab: mount(8)'s umount ends the daemon too
         assert mounting.wait_until_ended(mountpoint)
 
@@ -596,6 +603,18 @@ def test_a_missing_or_failing_fuse_overlayfs_leaves_nothing(
     assert error.startswith(f"ffrecord-fuse: {theirs / 'mnt'}: {due}")
     assert result == "18 False False"
     assert mounting.wait_until_ended(theirs / "mnt")
+
+
+@needs_helper
+def test_a_colon_in_the_path_is_refused_for_fuse_overlayfs(
+    theirs: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    places = theirs / "tree.ffr", theirs / "mnt", theirs / "a:b", Path(os.environ["PATH"])
+    script = f"os.dup2(1, 2)\n{NO_PROGRAM}"
+    error, result = users.run(script, *places, imports=MORE_IMPORTS).splitlines()
+    due = "fuse-overlayfs splits paths at colons; choose a path without ':' for the changes"
+    assert error.startswith(f"ffrecord-fuse: {theirs / 'a:b'}: {due}")
+    assert result == "18 False False"
 
 
 # ---- failures ----------------------------------------------------------------------------------

@@ -72,6 +72,8 @@ def test_python_can_mount_a_folder(whole: Packed, backend: str) -> None:
         ("sizes/none", "the archive has no folder sizes/none: No such file or directory"),
         ("sizes/one", "sizes/one is not a folder of the archive"),
         ("sizes/one/deeper", "Not a directory"),
+        ("../", "the archive has no folder ../: No such file or directory"),
+        ("nested/../..", "the archive has no folder nested/../..: No such file or directory"),
         ("links/leaving", "the archive has no folder links/leaving"),
     ],
 )
