@@ -15,7 +15,7 @@ from ffrecord.archive.packer import PackReport
 from ffrecord.cli.common import describe_counts
 from ffrecord.errors import PlanError
 from ffrecord.plan.values import PackPlan
-from ffrecord.plan.work import work_of
+from ffrecord.plan.work import Status, work_of
 from ffrecord.terminal import printable
 from ffrecord.text import counted, human, there_already
 
@@ -121,9 +121,17 @@ def _status(options: argparse.Namespace) -> None:
     found = planned.status(plan)
     if options.json:
         print(json.dumps({**json_facts("out", plan.target), **asdict(found)}, indent=2))
-        return
+    else:
+        _print_status(plan, found)
+    if found.has_ended:
+        raise work_of(plan).gone()
+
+
+def _print_status(plan: PackPlan, found: Status) -> None:
     if found.is_committed:
         state = "committed"
+    elif found.has_ended:
+        state = "not committed; the plan has ended"
     elif found.missing:
         missing = f"{len(found.missing):,} of {counted(found.tasks, 'task')}"
         state = f"not committed; no receipt of {missing}: {_shown(found.missing)}"

@@ -49,6 +49,8 @@ class Status:
     is_committed: bool
     litter: list[str]
     """Paths that the next commit removes: abandoned attempts, and work places of other plans."""
+    has_ended: bool = False
+    """True if there is no work place for the tasks any more. Then no task is missing."""
 
 
 def new_key() -> str:

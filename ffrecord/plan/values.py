@@ -152,9 +152,15 @@ class PackPlan(Plan):
     ignore_changed: bool = False
     legacy_index: bool = True
     align: int | None = None
+    sizes: int = 0
+    """CRC of the sizes of all records, as the shards will have them."""
+    tree: int = 0
+    """CRC of all names and times, as the index will have them."""
 
     def _check(self) -> None:
         super()._check()
+        if any(type(each) is not int for each in (self.sizes, self.tree)):
+            raise ValueError("a checksum is wrong")
         flags = self.dereference, self.ignore_changed, self.legacy_index
         if not _is_path(self.folder) or not all(isinstance(each, bool) for each in flags):
             raise ValueError("its folder or an option is wrong")

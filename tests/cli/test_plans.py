@@ -55,6 +55,7 @@ def test_json_has_the_documented_keys(plan: Path, ffrecord: Command, tmp_path: P
     assert len(status.pop("litter")) == 1  # the folder of the plan that was replaced
     assert status == {
         "out": f"{tmp_path}/out", "tasks": 3, "missing": [0, 2], "is_committed": False,
+        "has_ended": False,
     }  # fmt: skip
 
 
@@ -107,6 +108,8 @@ def test_a_changed_file_is_named_and_a_lost_work_folder_too(
     assert f"{tmp_path}/photos/b: changed" in changed.error
     (hidden,) = tmp_path.glob(".out.*.packing")
     hidden.rename(tmp_path / "elsewhere")
-    for step in (["--task", "0"], ["--commit"]):
+    for step in (["--task", "0"], ["--commit"], ["--status"], ["--json", "--status"]):
         lost = ffrecord("pack", *step, plan)
         assert (lost.code, "make a new plan" in lost.error) == (PlanError.exit_code, True)
+    status = json.loads(lost.out)
+    assert (status["missing"], status["has_ended"]) == ([], True)
