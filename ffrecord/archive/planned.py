@@ -30,7 +30,7 @@ from ffrecord.archive.plan_file import (
     xattrs_from_json,
     xattrs_to_json,
 )
-from ffrecord.archive.scan import Scan, change_advice, top_path
+from ffrecord.archive.scan import Scan, top_path
 from ffrecord.errors import ChangedError, FFRecordError
 from ffrecord.format import padding
 from ffrecord.format.checksum import crc32
@@ -41,6 +41,7 @@ from ffrecord.plan.work import Receipt, Status, Work, new_key, work_of
 from ffrecord.records.reader import FileReader
 from ffrecord.records.writer import ArchiveWriter, FileWriter
 from ffrecord.remote.options import RemoteOptions
+from ffrecord.text import Advised
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +115,7 @@ def _write_shard(task: PackTask, path: str) -> Receipt:
 
     def note_change(row: int, gone: bool) -> None:
         if not plan.ignore_changed:
-            shown = os.fsdecode(next(files.places([row])))
-            raise ChangedError(change_advice(f"{shown}: {'disappeared' if gone else 'changed'}"))
+            raise ChangedError(_advice(os.fsdecode(next(files.places([row]))), gone))
         facts.changed[row] = gone or facts.changed.get(row, False)
 
     with ArchiveWriter(path, part.records, align=align) as writer:
@@ -127,6 +127,16 @@ def _write_shard(task: PackTask, path: str) -> Receipt:
         task.number, os.path.basename(path), part.count, os.stat(path).st_size,
         {plan.shard_name(task.number): header_crc(path)}, _to_json(facts),
     )  # fmt: skip
+
+
+def _advice(file: str, gone: bool) -> Advised:
+    """Return the message about a file that changed or disappeared since the plan was made."""
+    what = f"{file}: {'disappeared' if gone else 'changed'} while its folder was packed"
+    if gone:
+        what += ", or this machine does not share the folder; run the task on a machine that does"
+        return Advised(f"{what}, or make a new plan")
+    how = "ignore_changed=True", "--ignore-changed"
+    return Advised(f"{what}; make a new plan, with ", *how, " if such files are to be packed")
 
 
 def _to_json(facts: _Facts) -> dict[str, object]:

@@ -258,6 +258,39 @@ def test_a_broken_symlink_is_an_error_or_left_out(kind: str, middle: Path, tmp_p
     assert sorted(os.listdir(tmp_path)) == ["middle", "x"]
 
 
+def test_a_disk_that_the_workers_have_not_mounted_is_an_error(
+    middle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The workers list an empty folder where this process sees a full one."""
+    full = middle / "2" / "disk"
+    trees.plain_tree(full, {"a": b"a", "b": b"b"})
+    (empty := tmp_path / "empty").mkdir()
+
+    def swap() -> None:
+        full.rename(tmp_path / "other")
+        empty.rename(full)
+        (tmp_path / "other").rename(empty)
+
+    def list_without(task: Any) -> Any:
+        swap()
+        try:
+            return list_folders(task)
+        finally:
+            swap()
+
+    list_folders = scan_parts.list_folders
+    (middle / "1" / "folder").mkdir()
+    monkeypatch.setattr(scan_parts, "list_folders", list_without)
+    said = "disk: disappeared while its folder was packed, or the machines do not share it"
+    with ThreadPoolExecutor(1) as executor:
+        with pytest.raises(ChangedError, match=said):
+            pack_folder(middle, tmp_path / "x", shard_size=SIZE, executor=executor)
+        with pytest.warns(ChangedWarning, match=said):
+            pack_folder(
+                middle, tmp_path / "x", shard_size=SIZE, executor=executor, ignore_changed=True
+            )
+
+
 def change(middle: Path) -> None:
     (middle / "1" / "001").write_bytes(b"shorter")
     (middle / "2" / "002").unlink()
