@@ -233,8 +233,10 @@ class WorkFolder:
         """Keep other commits of this plan out."""
         try:
             fd = locks.open_locked(self.inside("lock"), 0o600, target=self.target)
-        except FileNotFoundError as error:  # another commit has just removed the folder
-            raise self.gone() from error
+        except OSError as error:
+            if self.exists:
+                raise
+            raise self.gone() from error  # also if another commit has just removed the folder
         try:
             yield
         finally:
