@@ -542,7 +542,7 @@ def test_a_commit_without_all_receipts_names_the_missing_tasks(
     plan: PackPlan, tmp_path: Path
 ) -> None:
     run(plan, 0, 2)
-    with pytest.raises(PlanError, match=r"\(1, 3, 4, 5, 6, …\)"):
+    with pytest.raises(PlanError, match=r"\(1,3-\d+\)"):
         planned.commit(plan)
     assert not (tmp_path / "shards").exists()
     run(plan)
