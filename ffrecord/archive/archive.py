@@ -14,6 +14,7 @@ import mmap
 import os
 import stat
 from collections.abc import Callable, Iterator, Sequence
+from copy import copy
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -115,6 +116,13 @@ class Archive(Closing):
         except BaseException:
             reader.close()
             raise
+
+    def moved_to(self, reader: FileReader) -> Archive:
+        """Return this archive on a reader of copies of its files, whatever their names are."""
+        moved = copy(self)
+        moved.reader, moved.path = reader, reader.fnames[-1]
+        moved.blocks = Blocks(reader, self.index)
+        return moved
 
     def refuse_lone(self, given: Path | Sequence[Path]) -> None:
         """Raise an error if `given` is a folder that contains this archive of one file."""

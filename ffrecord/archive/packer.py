@@ -118,12 +118,12 @@ class Packer:
 
     def write_index(self, writer: FileWriter, target: str, shards: list[Shard]) -> None:
         """Write the index, as the last record."""
-        tree, sizes = self.tree, self._record_sizes()
+        tree, sizes = self.tree, self.record_sizes()
         if self._gone:
             tree = tree.without(self._gone)
         write_index(writer, target, tree, sizes, shards, legacy_index=self._legacy_index)
 
-    def _record_sizes(self) -> Ints:
+    def record_sizes(self) -> Ints:
         """Return the sizes of all records before the index: of the files and of their padding."""
         tree, files = self.tree, np.frombuffer(self.files, np.uint32)
         lengths = np.frombuffer(tree.length, np.int64)[files]

@@ -12,6 +12,9 @@ from base64 import b64decode, b64encode
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 
+import numpy as np
+
+from ffrecord.aliases import Bytes, Ints
 from ffrecord.archive.archive import Archive
 from ffrecord.archive.contents import write_contents
 from ffrecord.archive.counts import count_index
@@ -27,15 +30,18 @@ from ffrecord.archive.plan_file import (
     xattrs_from_json,
     xattrs_to_json,
 )
-from ffrecord.archive.scan import Scan, change_advice, top_path
+from ffrecord.archive.scan import Scan, top_path
 from ffrecord.errors import ChangedError, FFRecordError
 from ffrecord.format import padding
+from ffrecord.format.checksum import crc32
 from ffrecord.format.index import INDEX_NAME
 from ffrecord.plan.receipts import damaged_receipt
 from ffrecord.plan.values import PackPlan, Part
 from ffrecord.plan.work import Receipt, Status, Work, new_key, work_of
+from ffrecord.records.reader import FileReader
 from ffrecord.records.writer import ArchiveWriter, FileWriter
 from ffrecord.remote.options import RemoteOptions
+from ffrecord.text import Advised
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +65,7 @@ def begin_plan(
     plan = PackPlan(
         target, new_key(), tuple(parts), os.fsdecode(scan.top), dereference, ignore_changed,
         legacy_index, None if packer.align == padding.UNALIGNED else packer.align,
+        crc32(packer.record_sizes()), _tree_crc(scan.tree.names.bytes, scan.tree.mtime),
     )  # fmt: skip
     work = work_of(plan, remote)
     work.begin()
@@ -108,8 +115,7 @@ def _write_shard(task: PackTask, path: str) -> Receipt:
 
     def note_change(row: int, gone: bool) -> None:
         if not plan.ignore_changed:
-            shown = os.fsdecode(next(files.places([row])))
-            raise ChangedError(change_advice(f"{shown}: {'disappeared' if gone else 'changed'}"))
+            raise ChangedError(_advice(os.fsdecode(next(files.places([row]))), gone))
         facts.changed[row] = gone or facts.changed.get(row, False)
 
     with ArchiveWriter(path, part.records, align=align) as writer:
@@ -121,6 +127,16 @@ def _write_shard(task: PackTask, path: str) -> Receipt:
         task.number, os.path.basename(path), part.count, os.stat(path).st_size,
         {plan.shard_name(task.number): header_crc(path)}, _to_json(facts),
     )  # fmt: skip
+
+
+def _advice(file: str, gone: bool) -> Advised:
+    """Return the message about a file that changed or disappeared since the plan was made."""
+    what = f"{file}: {'disappeared' if gone else 'changed'} while its folder was packed"
+    if gone:
+        what += ", or this machine does not share the folder; run the task on a machine that does"
+        return Advised(f"{what}, or make a new plan")
+    how = "ignore_changed=True", "--ignore-changed"
+    return Advised(f"{what}; make a new plan, with ", *how, " if such files are to be packed")
 
 
 def _to_json(facts: _Facts) -> dict[str, object]:
@@ -198,30 +214,48 @@ def _add_facts(packer: Packer, receipt: Receipt, part: Part) -> None:
 def is_committed(
     plan: PackPlan, receipts: Mapping[int, Receipt], remote: RemoteOptions | None = None
 ) -> bool:
-    """Return True if the target has the shards of this plan, and those of the receipts."""
+    """Return True if the target has the files of this plan, and the shards of the receipts.
+
+    Nothing in the target names its plan: its bytes are those of one process. So the files are
+    compared, because another plan for the same target may have been committed.
+    """
     due = []
     for number, part in enumerate(plan.parts):
         name = plan.shard_name(number)
         crc = receipts[number].checksums.get(name) if number in receipts else None
         due.append((name, part.records, crc))
     try:
-        found = _published(plan, remote)
+        with Archive.open(plan.target, **(remote or {})) as archive:
+            return _has_shards(archive.reader, due) and _has_files(archive, plan)
     except (OSError, FFRecordError):
         return False
-    return len(found) == len(due) and all(
-        there[:2] == wanted[:2] and wanted[2] in (None, there[2])
-        for there, wanted in zip(found, due, strict=True)
+
+
+def _has_shards(reader: FileReader, due: list[tuple[str, int, int | None]]) -> bool:
+    """Compare the name, the number of records and the header's checksum of each shard."""
+    names = [os.path.basename(name) for name in reader.fnames[:-1]]
+    return len(names) == len(due) and all(
+        (names[file], len(reader.get_checksums(file))) == (name, records)
+        and crc in (None, reader.header_crc(file))
+        for file, (name, records, crc) in enumerate(due)
     )
 
 
-def _published(plan: PackPlan, remote: RemoteOptions | None) -> list[tuple[str, int, int]]:
-    """Return the name, the number of records and the header's checksum of each shard."""
-    with Archive.open(plan.target, **(remote or {})) as archive:
-        reader = archive.reader
-        return [
-            (os.path.basename(name), len(reader.get_checksums(file)), reader.header_crc(file))
-            for file, name in enumerate(reader.fnames[:-1])
-        ]
+def _has_files(archive: Archive, plan: PackPlan) -> bool:
+    """Compare the sizes, names and times of all files.
+
+    Files that disappeared have a record, but no name. Then the sizes must suffice.
+    """
+    if crc32(archive.reader.record_sizes()[:-1]) != plan.sizes:
+        return False
+    if count_index(archive.index).files < sum(part.count for part in plan.parts):
+        return True
+    tables = archive.index.tables
+    return _tree_crc(tables.names, tables.inodes["mtime"]) == plan.tree
+
+
+def _tree_crc(names: bytearray | Bytes, times: array[int] | Ints) -> int:
+    return crc32(np.asarray(times, np.int64).tobytes(), crc32(names))
 
 
 def _report(plan: PackPlan, remote: RemoteOptions | None) -> PackReport:

@@ -18,7 +18,7 @@ import warnings
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
 import numpy as np
 
@@ -39,7 +39,7 @@ _SKIPPED_KINDS = {
 _LEAVE_OUT = "ignore_changed=True", "--ignore-changed"
 _NO_XATTRS = (errno.ENOTSUP, errno.ENODATA, errno.EPERM)
 # Errors of a broken symlink or a removed file.
-_NOWHERE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
+NOWHERE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 LATEST_NS = (1 << 63) - 1  # in the year 2262; the earliest time is as far before 1970
 MOST_ROWS = 1024  # rows that wait to be moved into columns
@@ -58,6 +58,9 @@ class Scan:
         leave_out: paths to leave out, such as the archive that is being replaced.
         ignore_changed: leave out a file that disappears during the walk, with a warning.
     """
+
+    DOUBT: ClassVar[str] = ""
+    """Another reason why a file may have disappeared."""
 
     def __init__(
         self, top: str, *, dereference: bool = False, exclude: Iterable[str] = (),
@@ -191,7 +194,7 @@ class Scan:
         try:
             fd = open_path(path, flags)
         except OSError as error:
-            if error.errno not in _NOWHERE:
+            if error.errno not in NOWHERE:
                 raise
             self._gone(path)
             return
@@ -225,7 +228,7 @@ class Scan:
                     return
             inode = self._inode(folder, fd, name, now)
         except OSError as error:
-            if error.errno not in (*_NOWHERE, errno.EINVAL):  # EINVAL: no longer a symlink
+            if error.errno not in (*NOWHERE, errno.EINVAL):  # EINVAL: no longer a symlink
                 raise
             self._gone(self._path_here(name), _is_symlink(fd, name))
             return
@@ -323,8 +326,8 @@ class Scan:
             what = f"{shown}: a broken symlink"
             advice = Advised(f"{what}; remove it, or pass ", *_LEAVE_OUT, " to leave it out")
         else:
-            what = f"{shown}: disappeared while its folder was packed"
-            advice = change_advice(f"{shown}: disappeared")
+            what = f"{shown}: disappeared while its folder was packed{self.DOUBT}"
+            advice = change_advice(f"{shown}: disappeared", self.DOUBT)
         if not self._ignore_changed:
             raise ChangedError(advice)
         self.changed.append(shown)
@@ -345,9 +348,9 @@ def opening_flags(dereference: bool) -> int:
     return flags if dereference else flags | os.O_NOFOLLOW
 
 
-def change_advice(what: str) -> Advised:
+def change_advice(what: str, doubt: str = "") -> Advised:
     """Return the message about a file that changed or disappeared, with advice."""
-    before = f"{what} while its folder was packed; pack the folder again, or pass "
+    before = f"{what} while its folder was packed{doubt}; pack the folder again, or pass "
     return Advised(before, *_LEAVE_OUT)
 
 

@@ -3,6 +3,10 @@
 A `Scan` goes through a tree level by level. The folders of a level do not depend on each other, so
 an executor may list them. The results are joined in the order of the folders, which gives the same
 tree as one process. A file with hard links in several folders is found by its inode number.
+
+A machine may lack a disk that the others have mounted in the tree. It would list the empty folder
+below without an error. So this process compares every folder with its own view before a task enters
+it: the inode number, and whether it is on the file system of the top folder.
 """
 
 from __future__ import annotations
@@ -20,9 +24,11 @@ import numpy as np
 from ffrecord.aliases import Ints
 from ffrecord.archive.index.build import Xattrs
 from ffrecord.archive.index.columns import MISSING, Texts, TextsOf
-from ffrecord.archive.scan import Scan
+from ffrecord.archive.scan import NOWHERE, Scan
+from ffrecord.disk.longpaths import open_path
 from ffrecord.plan.executors import in_order
 
+UNSHARED = ", or the machines do not share it"
 TASKS = 64  # for each level; more than most executors have workers
 MOST_FOLDERS = 1024  # in a task, so that its result stays small
 
@@ -63,6 +69,8 @@ class Listed:
 class ScanInTasks(Scan):
     """A scan whose folders are listed by the workers of an executor."""
 
+    DOUBT = UNSHARED
+
     def __init__(
         self, executor: Executor, top: str, *, dereference: bool = False,
         exclude: Iterable[str] = (), leave_out: Iterable[str] = (), ignore_changed: bool = False,
@@ -82,12 +90,35 @@ class ScanInTasks(Scan):
         if len(folders) == 1:  # no work to share
             super()._level(folders)
             return
-        size = min(MOST_FOLDERS, -(-len(folders) // TASKS))
+        folders = [each for each in folders if self._is_here(each)]
+        size = max(1, min(MOST_FOLDERS, -(-len(folders) // TASKS)))
         chunks = [folders[at : at + size] for at in range(0, len(folders), size)]
         tasks = ((self._task(each),) for each in chunks)
         results = in_order(self._executor, list_folders, tasks, target=self._options[0])
         for chunk, listed in zip(chunks, results, strict=True):
             self._absorb(np.array(chunk, np.uint32), listed)
+
+    def _is_here(self, folder: int) -> bool:
+        """Return True if this process sees the folder that a worker has found."""
+        path = self._folder_path(folder)
+        flags = os.O_PATH | os.O_CLOEXEC | (0 if self._dereference else os.O_NOFOLLOW)
+        try:
+            fd = open_path(path, flags)
+        except OSError as error:
+            if error.errno not in NOWHERE:
+                raise
+            self._gone(path)
+            return False
+        try:
+            now = os.fstat(fd)
+        finally:
+            os.close(fd)
+        top = self._device[0]
+        found = self._number[folder], self._device[folder] == top
+        if found != (now.st_ino, now.st_dev == top):
+            self._gone(path)
+            return False
+        return True
 
     def _task(self, folders: Sequence[int]) -> FoldersTask:
         facts = [(self._folder_path(each), self._device[each], self._number[each])
@@ -172,6 +203,8 @@ def list_folders(task: FoldersTask) -> Listed:
 
 class _Part(Scan):
     """A walk of some folders, which are its first inodes."""
+
+    DOUBT = UNSHARED
 
     def __init__(self, task: FoldersTask) -> None:
         self._task = task

@@ -16,6 +16,11 @@ from ffrecord.remote.urls import shown
 from ffrecord.terminal import EXIT_USAGE, complain
 from ffrecord.text import for_shell
 
+PLANNED = (
+    "dereference", "exclude", "shard_size", "align", "ignore_changed", "no_legacy_index", "force",
+)  # fmt: skip
+"""Options that are part of a plan when it is made."""
+
 
 def run(options: argparse.Namespace) -> int:
     _check_arguments(options)
@@ -45,11 +50,27 @@ def _check_arguments(options: argparse.Namespace) -> None:
     if len(steps) > 1:
         options.parser.error("--plan, --task, --commit and --status cannot be combined")
     if steps and options.plan is None:
+        _refuse_planned_options(options)
+        if given and options.task is not None and len(options.task) == 1:
+            example = f"--task {options.task[0]} {given[0]}"
+            options.parser.error(f"the number and the plan of --task belong together: {example}")
         if given:
             options.parser.error(f"unrecognized arguments: {' '.join(given)}; the plan names them")
     elif len(given) < 2:
         missing = ["FOLDER", "OUT"][len(given) :]
         options.parser.error(f"the following arguments are required: {', '.join(missing)}")
+
+
+def _refuse_planned_options(options: argparse.Namespace) -> None:
+    """End with an error if a step after --plan has an option that only --plan takes."""
+    for name in PLANNED:
+        value = getattr(options, name)
+        if value is not None and value is not False and value != []:
+            flag = "--" + name.replace("_", "-")
+            step = next(
+                each for each in ("task", "commit", "status") if getattr(options, each) is not None
+            )
+            options.parser.error(f"--{step} does not take {flag}; make a new plan, with {flag}")
 
 
 def _refuse_swapped(options: argparse.Namespace) -> None:

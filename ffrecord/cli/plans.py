@@ -13,14 +13,14 @@ from ffrecord.archive.names import json_facts
 from ffrecord.archive.pack import plan_pack
 from ffrecord.archive.packer import PackReport
 from ffrecord.cli.common import describe_counts
-from ffrecord.errors import PlanError
+from ffrecord.errors import ChangedError, PlanError
+from ffrecord.plan.receipts import Receipt, ranges
 from ffrecord.plan.values import PackPlan
-from ffrecord.plan.work import work_of
-from ffrecord.terminal import printable
-from ffrecord.text import counted, human, there_already
+from ffrecord.plan.work import Status, work_of
+from ffrecord.terminal import complain, printable
+from ffrecord.text import counted, for_shell, human, there_already
 
 SLURM = "SLURM_ARRAY_TASK_ID"
-SHOWN = 20  # numbers of missing tasks in a line
 
 
 def run(options: argparse.Namespace) -> int:
@@ -82,22 +82,35 @@ def _task(options: argparse.Namespace) -> None:
     first, step = numbers
     if step is None:
         plan.require_task(first)
-    for number in [first] if step is None else range(first, len(plan.parts), step):
+    chosen = [first] if step is None else range(first, len(plan.parts), step)
+    if not chosen and not options.json:
+        print(f"no shard for {first}/{step}: the plan has {counted(len(plan.parts), 'task')}")
+    failed: ChangedError | None = None
+    for number in chosen:
         try:
             receipt = planned.run_task(planned.task_of(plan, number, options.jobs))
+        except ChangedError as error:  # does not concern the other shards
+            if failed is not None:
+                complain(for_shell(failed))
+            failed = error
         except PlanError:
             if not planned.is_committed(plan, {}):
                 raise
             print(printable(f"{plan.target}: committed before; task {number} has nothing to do"))
             return
-        name = plan.shard_name(number)
-        if options.json:
-            facts = {"task": number, "shard": name, "files": receipt.count, "bytes": receipt.bytes}
-            print(json.dumps(facts))
         else:
-            print(
-                f"task {number}: {name}, {counted(receipt.count, 'file')}, {human(receipt.bytes)}"
-            )
+            _print_receipt(plan, receipt, as_json=options.json)
+    if failed is not None:
+        raise failed
+
+
+def _print_receipt(plan: PackPlan, receipt: Receipt, *, as_json: bool) -> None:
+    number, name = receipt.task, plan.shard_name(receipt.task)
+    if as_json:
+        facts = {"task": number, "shard": name, "files": receipt.count, "bytes": receipt.bytes}
+        print(json.dumps(facts))
+    else:
+        print(f"task {number}: {name}, {counted(receipt.count, 'file')}, {human(receipt.bytes)}")
 
 
 def _numbers(options: argparse.Namespace) -> tuple[tuple[int, int | None], str]:
@@ -113,7 +126,13 @@ def _numbers(options: argparse.Namespace) -> tuple[tuple[int, int | None], str]:
         what = f"--task needs the number of a task: --task K {path}"
         options.parser.error(f"{what}; without K, {SLURM} must be set")
     assert match is not None
-    return (int(match[1]), None if match[2] is None else int(match[2])), path
+    first, step = int(match[1]), None if match[2] is None else int(match[2])
+    if step is not None and first >= step:
+        options.parser.error(
+            f"--task {number}: K counts from 0, so it must be less than {step}; an array of "
+            f"{counted(step, 'task')} is --array={ranges(range(step))}"
+        )
+    return (first, step), path
 
 
 def _status(options: argparse.Namespace) -> None:
@@ -121,29 +140,22 @@ def _status(options: argparse.Namespace) -> None:
     found = planned.status(plan)
     if options.json:
         print(json.dumps({**json_facts("out", plan.target), **asdict(found)}, indent=2))
-        return
+    else:
+        _print_status(plan, found)
+    if found.has_ended:
+        raise work_of(plan).gone()
+
+
+def _print_status(plan: PackPlan, found: Status) -> None:
     if found.is_committed:
         state = "committed"
+    elif found.has_ended:
+        state = "not committed; the plan has ended"
     elif found.missing:
         missing = f"{len(found.missing):,} of {counted(found.tasks, 'task')}"
-        state = f"not committed; no receipt of {missing}: {_shown(found.missing)}"
+        state = f"not committed; no receipt of {missing}: {ranges(found.missing)}"
     else:
         state = f"not committed; all {counted(found.tasks, 'task')} have receipts"
     print(printable(f"{plan.target}: {state}"))
     for path in found.litter:
         print(printable(f"left behind, removed by the next commit: {path}"))
-
-
-def _shown(numbers: list[int]) -> str:
-    """Return numbers as a list of ranges, which Slurm's --array accepts: `0-3,7`."""
-    ranges: list[list[int]] = []
-    for number in numbers:
-        if ranges and ranges[-1][1] == number - 1:
-            ranges[-1][1] = number
-        else:
-            ranges.append([number, number])
-    return ",".join(_range(*each) for each in ranges[:SHOWN]) + ("…" if len(ranges) > SHOWN else "")
-
-
-def _range(first: int, last: int) -> str:
-    return str(first) if first == last else f"{first}-{last}"

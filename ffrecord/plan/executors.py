@@ -75,6 +75,11 @@ def submitted(
     target: str,
 ) -> list[Future[Result]]:
     """Submit all tasks. If that fails, cancel those not begun, and wait for the others."""
+    if not callable(getattr(executor, "submit", None)):
+        raise TypeError(
+            "executor must be a concurrent.futures.Executor, such as "
+            f"ProcessPoolExecutor(), not {type(executor).__name__}"
+        )
     futures: list[Future[Result]] = []
     try:
         for task in tasks:

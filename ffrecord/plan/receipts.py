@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,7 +13,7 @@ from ffrecord.errors import PlanError
 from ffrecord.plan.values import Plan
 from ffrecord.text import Advised, counted
 
-SHOWN = 5  # numbers of missing tasks in a message
+SHOWN = 20  # ranges of missing tasks in a message
 KEY_BYTES = 4
 WHOLE, BEGINNING = 1 << 16, 64
 """Files of up to `WHOLE` bytes are compared as a whole. Of larger ones the first bytes are enough,
@@ -49,6 +49,8 @@ class Status:
     is_committed: bool
     litter: list[str]
     """Paths that the next commit removes: abandoned attempts, and work places of other plans."""
+    has_ended: bool = False
+    """True if there is no work place for the tasks any more. Then no task is missing."""
 
 
 def new_key() -> str:
@@ -86,7 +88,7 @@ def require_all(plan: Plan, receipts: Mapping[int, Receipt]) -> None:
     """Raise PlanError unless there is a receipt of each task, for the rows of the plan."""
     missing = sorted(set(range(len(plan.parts))) - receipts.keys())
     if missing:
-        shown = ", ".join(map(str, missing[:SHOWN])) + (", …" if len(missing) > SHOWN else "")
+        shown = ranges(missing)
         of_all = f"{len(missing):,} of {counted(len(plan.parts), 'task')}"
         how = f"`ffrecord pack --task {missing[0]} PLAN`"
         if len(missing) == 1:
@@ -103,6 +105,21 @@ def require_all(plan: Plan, receipts: Mapping[int, Receipt]) -> None:
                 f"{plan.name}: the receipt of task {number} is for {receipt.count} rows of "
                 f"task {receipt.task}, but the plan has {part.count}; make a new plan"
             )
+
+
+def ranges(numbers: Iterable[int]) -> str:
+    """Return numbers as a list of ranges, which Slurm's --array accepts: `0-3,7`."""
+    found: list[list[int]] = []
+    for number in numbers:
+        if found and found[-1][1] == number - 1:
+            found[-1][1] = number
+        else:
+            found.append([number, number])
+    return ",".join(_range(*each) for each in found[:SHOWN]) + ("…" if len(found) > SHOWN else "")
+
+
+def _range(first: int, last: int) -> str:
+    return str(first) if first == last else f"{first}-{last}"
 
 
 def wrong_shard(plan: Plan, number: int, receipt: str) -> PlanError:

@@ -15,6 +15,7 @@ from ffrecord.aliases import Path
 from ffrecord.atomic.file import write_file
 from ffrecord.errors import PlanError, UrlError
 from ffrecord.format import padding
+from ffrecord.format.index import MAGIC
 from ffrecord.format.records import part_name
 from ffrecord.remote.urls import is_url, shown
 from ffrecord.text import counted
@@ -86,6 +87,8 @@ class Plan:
     @classmethod
     def from_json(cls: type[AnyPlan], text: str | bytes, name: str = "the plan") -> AnyPlan:
         """Return the plan of a text. Errors call it `name`."""
+        if isinstance(text, bytes) and text.endswith(MAGIC):
+            raise PlanError(f"{name}: is a packed folder, not a plan; name the file of the plan")
         try:
             facts = json.loads(text)
             kind, version = facts.pop("ffrecord"), facts.pop("version")
@@ -106,7 +109,7 @@ class Plan:
             plan = cls(parts=tuple(Part(*row) for row in rows), **facts)
             plan._check()
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-            raise PlanError(f"{name}: not a plan, or damaged ({error}); make a new plan") from error
+            raise PlanError(f"{name}: not a plan, or damaged; make a new plan") from error
         return plan
 
     def _check(self) -> None:
@@ -156,9 +159,15 @@ class PackPlan(Plan):
     ignore_changed: bool = False
     legacy_index: bool = True
     align: int | None = None
+    sizes: int = 0
+    """CRC of the sizes of all records, as the shards will have them."""
+    tree: int = 0
+    """CRC of all names and times, as the index will have them."""
 
     def _check(self) -> None:
         super()._check()
+        if any(type(each) is not int for each in (self.sizes, self.tree)):
+            raise ValueError("a checksum is wrong")
         flags = self.dereference, self.ignore_changed, self.legacy_index
         if not _is_path(self.folder) or not all(isinstance(each, bool) for each in flags):
             raise ValueError("its folder or an option is wrong")

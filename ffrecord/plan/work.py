@@ -19,6 +19,7 @@ from ffrecord.plan.work_folder import WorkFolder
 from ffrecord.remote.urls import is_remote
 
 if TYPE_CHECKING:
+    from ffrecord.errors import PlanError
     from ffrecord.remote.options import RemoteOptions
 
 __all__ = [
@@ -82,6 +83,9 @@ class Work(Protocol):
             receipts: those that the tasks have returned to this process. Then the work place is
                 not searched for them: on a network disk, its listing may be half a minute old.
         """
+
+    def gone(self) -> PlanError:
+        """Return the error for a plan that has ended, with the reason."""
 
     def status(self, is_committed: IsCommitted) -> Status:
         """Return the state of the plan."""

@@ -157,7 +157,12 @@ class WorkFolder:
         return receipt
 
     def gone(self) -> PlanError:
-        """Return the error for a plan whose work folder is missing."""
+        """Return the error for a plan whose work folder is missing, or that of another user."""
+        if os.path.lexists(self.path) and not os.access(self.path, os.R_OK | os.W_OK | os.X_OK):
+            return PlanError(
+                f"{self.path}: permission denied: only the user who made a plan can run its "
+                "steps; run them as that user"
+            )
         return PlanError(
             f"{self.target}: the work folder of this plan is missing: the job was cancelled, "
             "another plan was committed, or this machine does not share the folder of the target; "
@@ -196,7 +201,11 @@ class WorkFolder:
             receipts = self.receipts() if self._has_attempts else {}
         if self._may_be_published and is_committed(receipts):
             return False
-        check_new_folder(self.target, "shards need a")
+        try:
+            check_new_folder(self.target, "shards need a")
+        except FileExistsError as error:
+            error.strerror = "already exists; move it elsewhere, then commit again"
+            raise
         require_all(self._plan, receipts)
         self._name_shards(receipts)
         if finish is not None:
@@ -224,8 +233,10 @@ class WorkFolder:
         """Keep other commits of this plan out."""
         try:
             fd = locks.open_locked(self.inside("lock"), 0o600, target=self.target)
-        except FileNotFoundError as error:  # another commit has just removed the folder
-            raise self.gone() from error
+        except OSError as error:
+            if self.exists:
+                raise
+            raise self.gone() from error  # also if another commit has just removed the folder
         try:
             yield
         finally:
@@ -255,8 +266,8 @@ class WorkFolder:
         tasks = len(self._plan.parts)
         if not self.exists:
             committed = is_committed({})
-            missing = [] if committed else list(range(tasks))
-            return Status(tasks, missing, committed, leftovers(self.target))
+            litter = leftovers(self.target)
+            return Status(tasks, [], committed, litter, has_ended=not committed)
         receipts = self.receipts() if self._has_attempts else {}
         others = [path for path in leftovers(self.target) if path != self.path]
         if self._may_be_published and is_committed(receipts):  # killed while it cleaned up

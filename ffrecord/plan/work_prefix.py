@@ -349,7 +349,7 @@ class WorkPrefix:
         if owner is None and is_committed({}):
             return Status(tasks, [], True, self._shown_works(works))
         if owner != self._plan.key:
-            return Status(tasks, list(range(tasks)), False, self._shown_works(works))
+            return Status(tasks, [], False, self._shown_works(works), has_ended=True)
         done = set(self._receipt_numbers())
         missing = [number for number in range(tasks) if number not in done]
         names = tuple(self._plan.shard_name(number) for number in range(tasks))

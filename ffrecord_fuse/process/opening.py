@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ffrecord.archive.archive import Archive
 from ffrecord.disk.source import Source
-from ffrecord.records.reader import table_of
+from ffrecord.errors import FFRecordError
+from ffrecord.records.reader import FileReader, table_of
 from ffrecord.remote.urls import is_url, shown
 from ffrecord_fuse.errors import OptionError
 from ffrecord_fuse.mounting.options import Options
@@ -60,11 +61,14 @@ def pinned(archive: Archive) -> Pinned | None:
         if copy is None:
             return None
         copies.append(copy)
-    local = Archive.open([copy.path for copy in copies])
-    if local.reader.fingerprint != archive.reader.fingerprint:  # damaged in the cache
+    try:
+        local = FileReader([copy.path for copy in copies])
+    except FFRecordError:  # damaged in the cache
+        return None
+    if local.fingerprint != archive.reader.fingerprint:  # likewise
         local.close()
         return None
-    return Pinned(local, copies)
+    return Pinned(archive.moved_to(local), copies)
 
 
 def without_signals(work: Callable[[], Result]) -> Result:

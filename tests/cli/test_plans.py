@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from ffrecord import PackedFolder
+from ffrecord import PackedFolder, pack_folder
 from ffrecord.errors import ChangedError, PlanError, UrlError
-from tests.support import trees
+from tests.support import trees, users
 from tests.support.commands import SYSTEM, Command
 
 
@@ -55,6 +55,7 @@ def test_json_has_the_documented_keys(plan: Path, ffrecord: Command, tmp_path: P
     assert len(status.pop("litter")) == 1  # the folder of the plan that was replaced
     assert status == {
         "out": f"{tmp_path}/out", "tasks": 3, "missing": [0, 2], "is_committed": False,
+        "has_ended": False,
     }  # fmt: skip
 
 
@@ -83,7 +84,14 @@ def test_a_plan_that_cannot_be_saved_leaves_nothing(
     [
         (["--commit", "{plan}"], PlanError.exit_code, "run `ffrecord pack --task 0 PLAN`"),
         (["--task", "3", "{plan}"], PlanError.exit_code, "no task 3; it has 3 tasks"),
-        (["--task", "0", "{photos}/a"], PlanError.exit_code, "not a plan, or damaged"),
+        (["--task", "0", "{photos}/a"], PlanError.exit_code, "a: not a plan, or damaged; make"),
+        (["--task", "0", "{photos}/../p.ffr"], PlanError.exit_code, "is a packed folder, not a"),
+        (["--task", "3/3", "{plan}"], 2, "must be less than 3; an array of 3 tasks is --array=0-2"),
+        (["--task", "0/1", "--jobs", "2", "{plan}"], 2, "belong together: --task 0/1 {plan}"),
+        *(([*step, "--ignore-changed", "{plan}"], 2, "make a new plan, with --ignore-changed")
+          for step in (["--task", "0"], ["--task", "0/1"])),
+        (["--align", "512", "--commit", "{plan}"], 2, "--commit does not take --align"),
+        (["--status", "{plan}", "--shard-size", "9MB"], 2, "--status does not take --shard-size"),
         (["--task", "0", "{photos}/none"], SYSTEM, "No such file"),
         (["--status", "{photos}"], SYSTEM, "Is a directory"),
         (["{photos}", "https://host/x", "--shard-size", "1MB", "--plan", "{photos}/p"],
@@ -94,8 +102,45 @@ def test_an_error_is_one_line_with_its_exit_code(
     words: list[str], code: int, says: str, plan: Path, ffrecord: Command, tmp_path: Path
 ) -> None:
     names = {"plan": plan, "photos": tmp_path / "photos"}
+    pack_folder(tmp_path / "photos", tmp_path / "p.ffr")
+    says = says.format(**names)
     failed = ffrecord("pack", *(word.format(**names) for word in words))
     assert (failed.code, says in failed.error) == (code, True), failed.error
+
+
+def test_the_other_shards_of_an_array_element_are_written_after_a_failure(
+    plan: Path, ffrecord: Command, tmp_path: Path
+) -> None:
+    for name in "ab":
+        (tmp_path / "photos" / name).write_bytes(b"something else")
+    changed = ffrecord("pack", "--task", "0/1", plan)
+    assert changed.code == ChangedError.exit_code
+    assert changed.lines == ["task 2: PART_00002.ffr, 1 file, 33 B"]
+    lines = changed.err.decode().splitlines()
+    assert [f"photos/{name}: changed" in line for name, line in zip("ab", lines, strict=True)]
+    assert all("make a new plan, with --ignore-changed" in line for line in lines)
+
+
+def test_a_task_of_an_array_that_is_too_long_says_so(plan: Path, ffrecord: Command) -> None:
+    done = ffrecord("pack", "--task", "4/5", plan)
+    assert (done.code, done.lines) == (0, ["no shard for 4/5: the plan has 3 tasks"])
+
+
+def test_another_user_is_told_that_the_permission_is_missing(
+    plan: Path, ffrecord: Command, tmp_path: Path
+) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can become another user")
+    (tmp_path / "plan.json").chmod(0o644)
+    script = """
+import io
+sys.stderr = io.StringIO()
+assert ffrecord.cli.main(["pack", *sys.argv[1:]]) == 41
+print(sys.stderr.getvalue())
+"""
+    for step in (["--task", "0"], ["--commit"], ["--status"]):
+        with users.reachable(tmp_path):
+            assert "permission denied: only the user who made" in users.run(script, *step, plan)
 
 
 def test_a_changed_file_is_named_and_a_lost_work_folder_too(
@@ -107,6 +152,8 @@ def test_a_changed_file_is_named_and_a_lost_work_folder_too(
     assert f"{tmp_path}/photos/b: changed" in changed.error
     (hidden,) = tmp_path.glob(".out.*.packing")
     hidden.rename(tmp_path / "elsewhere")
-    for step in (["--task", "0"], ["--commit"]):
+    for step in (["--task", "0"], ["--commit"], ["--status"], ["--json", "--status"]):
         lost = ffrecord("pack", *step, plan)
         assert (lost.code, "make a new plan" in lost.error) == (PlanError.exit_code, True)
+    status = json.loads(lost.out)
+    assert (status["missing"], status["has_ended"]) == ([], True)

@@ -16,6 +16,12 @@ from ffrecord.plan.executors import in_order, run_all
 from tests.support.patience import PATIENCE
 
 
+@pytest.mark.parametrize("executor", ["dask", threading])
+def test_another_thing_than_an_executor_is_named(executor: Any) -> None:
+    with pytest.raises(TypeError, match=r"executor must be a .*Executor\(\), not (str|module)"):
+        run_all(executor, print, [(1,)], target="out")
+
+
 class BreakingExecutor(ThreadPoolExecutor):
     """Takes two calls, then breaks."""
 

@@ -19,7 +19,7 @@ import pytest
 
 import ffrecord
 from ffrecord_fuse import MountError, mount
-from ffrecord_fuse.mounting.mounttable import MOUNTINFO
+from ffrecord_fuse.mounting.mounttable import MOUNTINFO, find
 from tests.fuse.mounted import mounting
 from tests.fuse.mounted.conftest import Packed
 from tests.fuse.mounted.mounting import (
@@ -116,18 +116,37 @@ def test_an_archive_of_the_original_is_mounted(
                 assert Path(os.fsdecode(here)).read_bytes() == Path(os.fsdecode(place)).read_bytes()
 
 
-def test_shards_in_s3_are_mounted_with_credentials_from_the_environment(
-    server: S3Server, shards: Packed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def in_s3(server: S3Server, shards: Packed, monkeypatch: pytest.MonkeyPatch) -> Packed:
+    """Upload the shards to `s3://bucket/shards`, and set the variables that lead there."""
     for path in sorted(shards.archive.iterdir()):
         obstore.put(server.store, f"shards/{path.name}", path)
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", server.key)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", server.secret)
     monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
     monkeypatch.setenv("AWS_REGION", "us-east-1")
+    return shards
+
+
+def test_shards_in_s3_are_mounted_with_credentials_from_the_environment(
+    in_s3: Packed, tmp_path: Path
+) -> None:
     with mounted("s3://bucket/shards", tmp_path / "mnt", "workers=2") as path:
-        assert trees.differences(shards.source, path) == []
+        assert trees.differences(in_s3.source, path) == []
         assert os.getxattr(path, "user.ffrecord.archive") == b"s3://bucket/shards"
+
+
+def test_the_kernel_serves_shards_that_are_whole_in_the_cache(
+    in_s3: Packed, tmp_path: Path
+) -> None:
+    mounting.require("kernel")
+    url, cache = "s3://bucket/shards", tmp_path / "cache"
+    assert command("verify", url, "--cache", cache).returncode == 0
+    for backend in ("kernel", "auto"):
+        options = f"allow_other,cache={cache}"
+        with mounted(url, tmp_path / "mnt", options, backend=backend) as path:
+            assert trees.differences(in_s3.source, path) == []
+            assert getattr(find(str(path)), "is_kernel", False)
 
 
 def test_python_passes_storage_options_without_showing_them(
