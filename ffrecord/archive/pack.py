@@ -290,9 +290,8 @@ class _Job:
         target = self.target
         leave_out = []
         if self._is_local:
-            leave_out = [target, hidden_name(target, DOING), *tempnames.names(target)]
-            if os.path.isdir(os.path.dirname(target)):
-                leave_out += leftovers(target)
+            leave_out = [target, hidden_name(target, DOING)]
+            leave_out += [*tempnames.names(target), *leftovers(target)]
         with _names_as_text():
             walk = Scan if executor is None else partial(ScanInTasks, executor)
             scan = walk(

@@ -150,7 +150,7 @@ def _print_status(plan: PackPlan, found: Status) -> None:
     if found.is_committed:
         state = "committed"
     elif found.has_ended:
-        state = "not committed; the plan has ended"
+        state = "not committed; no task can run"
     elif found.missing:
         missing = f"{len(found.missing):,} of {counted(found.tasks, 'task')}"
         state = f"not committed; no receipt of {missing}: {ranges(found.missing)}"

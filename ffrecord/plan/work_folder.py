@@ -303,6 +303,8 @@ def leftovers(target: str) -> list[str]:
             )  # fmt: skip
     except PermissionError:  # the user may write to the folder but not read it
         return []
+    except FileNotFoundError:  # this machine does not share it
+        return []
 
 
 def _is_own_folder(entry: os.DirEntry[str]) -> bool:

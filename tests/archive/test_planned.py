@@ -516,6 +516,15 @@ def test_a_plan_ends_when_another_one_for_its_target_is_committed(
     assert files_in(tmp_path / "shards") == before
 
 
+def test_the_status_of_a_plan_whose_place_is_not_shared_is_that_of_an_ended_plan(
+    middle: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "disk").mkdir()
+    plan = plan_pack(middle, tmp_path / "disk" / "shards", SIZE)
+    (tmp_path / "disk").rename(tmp_path / "unmounted")
+    assert planned.status(plan) == Status(len(plan.parts), [], False, [], has_ended=True)
+
+
 def test_a_commit_of_files_that_disappeared_may_be_repeated(middle: Path, tmp_path: Path) -> None:
     plan = plan_pack(middle, tmp_path / "shards", SIZE, ignore_changed=True)
     (middle / "1" / "004").unlink()
