@@ -326,7 +326,7 @@ class ReplacedLoaderWarning(UserWarning):
 
 
 class RemoteShuffleWarning(UserWarning):
-    """Remote files are read in random order, which costs one request for each sample."""
+    """Remote files are read in random order, which costs many requests or bytes."""
 
 
 class UnclosedWarning(UserWarning):

@@ -46,7 +46,7 @@ class BatchRequest(list[Any]):
     """The indices of one batch, and everything else that the worker needs for it.
 
     Args:
-        indices: the indices.
+        indices: the indices. For a foreign dataset, one item of the sampler.
         following: batches that the same worker gets later and was not told about yet, in order.
             None: nothing is read ahead.
         seed: the seed for random transforms.

@@ -350,8 +350,9 @@ def fetch(dataset: TorchDataset[Any], indices: list[int]) -> Any:
     """Return the samples at `indices` of any map-style dataset."""
     if isinstance(dataset, Dataset):
         return dataset[indices]
-    if hasattr(dataset, "__getitems__"):
-        return dataset.__getitems__(indices)
+    getitems = getattr(dataset, "__getitems__", None)
+    if getitems is not None:  # torch's fetcher skips None too
+        return getitems(indices)
     return [dataset[index] for index in indices]
 
 

@@ -325,7 +325,9 @@ class _Iteration(Iterator[Any]):
         restored = deque(start.restored)
         for number, key in keys:
             single = not steps.batched and (_is_one(key) or not steps.ours)
-            batch = BatchRequest([key] if single else key, single=single, number=number)
+            # Foreign datasets get the sampler's batch as it is: it need not be a list.
+            several = steps.ours and not single
+            batch = BatchRequest(key if several else [key], single=single, number=number)
             batch.seed = None if start.seed is None else mixed_seed(start.seed, number)
             if restored:
                 batch.restored = restored.popleft()

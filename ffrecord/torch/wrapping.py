@@ -79,10 +79,11 @@ class Promising(Wrapper):
 
 
 class _Batchwise(Wrapper):
-    """A foreign dataset that takes a list of keys, as our datasets do."""
+    """A foreign dataset that takes a list with one batch of its sampler."""
 
     def __getitem__(self, keys: list[Any]) -> Any:
-        return fetch(inner_of(self), keys)
+        [batch] = keys
+        return fetch(inner_of(self), batch)
 
     def prefetch(self, keys: list[Any]) -> None:
         pass
@@ -92,7 +93,7 @@ class _Batchwise(Wrapper):
 
 
 class _OneByOne(_Batchwise):
-    """A `_Batchwise` that reads each key by itself, for a loader that makes no batches."""
+    """A foreign dataset that takes a list with one key, for a loader that makes no batches."""
 
     def __getitem__(self, keys: list[Any]) -> Any:
         return [inner_of(self)[key] for key in keys]

@@ -468,10 +468,12 @@ def _ffrecord_error() -> Example:
 def _remote_shuffle() -> Example:
     import fsspec
 
+    from ffrecord.remote import meter
     from ffrecord.torch import DataLoader, Dataset, remote_shuffle
 
     _records()
-    with mock.patch.object(remote_shuffle, "_told", False):
+    told = mock.patch.object(remote_shuffle, "_told", False)
+    with told, mock.patch.object(meter, "LARGEST_GAP", 0):  # as for a file of many megabytes
         dataset: Dataset[bytes] = Dataset(
             os.path.abspath("train.ffr"), fs=fsspec.filesystem("local")
         )

@@ -9,11 +9,12 @@ from typing import Any
 
 import fsspec
 import pytest
+from torch.utils import data
 
 import ffrecord
 from ffrecord import FileReader, RemoteShuffleWarning
 from ffrecord.remote import meter
-from ffrecord.torch import BlockShuffleSampler, DataLoader, Dataset, remote_shuffle
+from ffrecord.torch import BlockShuffleSampler, DataLoader, Dataset, Subset, remote_shuffle
 from tests.remote.conftest import COUNT, Site
 from tests.support import handmade
 
@@ -95,21 +96,46 @@ def sharded(folder: Path) -> Any:
     return ffrecord.ShardedDatasetReader(f"{folder}/sharded", **LOCAL)
 
 
-@pytest.mark.parametrize("make", [far, opened_by_the_class, points, sharded])
-def test_a_shuffled_loader_of_remote_data_suggests_blocks_once(
-    tmp_path: Path, make: Callable[[Path], Any]
+COMBINED: dict[str, Callable[[Any], Any]] = {
+    "transform": lambda reader: ffrecord.Transform(reader, lambda point, _: point),
+    "mix": lambda reader: ffrecord.Mix([reader, reader], [1, 1], length=100),
+    "interleave": lambda reader: ffrecord.Interleave([reader]),
+    "subset": lambda reader: data.Subset(reader, range(100)),
+    "split": lambda reader: data.random_split(reader, [100, 0])[0],
+    "concat": lambda reader: data.ConcatDataset([data.Subset(reader, range(100))]),
+    "ours": lambda reader: Subset(COMBINED["transform"](reader), range(100)),
+}
+
+
+def combined(how: str) -> Callable[[Path], Any]:
+    return lambda folder: COMBINED[how](points(folder))
+
+
+@pytest.mark.parametrize(
+    "make", [far, opened_by_the_class, points, sharded, *map(combined, COMBINED)]
+)
+def test_a_shuffled_loader_of_remote_data_suggests_a_cache_or_blocks_once(
+    tmp_path: Path, no_gap: None, make: Callable[[Path], Any]
 ) -> None:
     dataset = make(tmp_path)
-    advice = (
-        "shuffle=True reads remote files with one request for each of 100 samples; for an epoch "
-        "with about 13 requests, pass sampler=BlockShuffleSampler(dataset, block=8, window=4) of "
-        "ffrecord.torch in place of shuffle=True"
-    )
     with pytest.warns(RemoteShuffleWarning) as caught:
         DataLoader(dataset, 32, True)
-    assert [str(each.message) for each in caught] == [advice]
+    [message] = [str(each.message) for each in caught]
+    assert "100 samples" in message
+    assert "cache=FOLDER" in message
+    assert "BlockShuffleSampler(dataset, block=8, window=4)" in message
     assert caught[0].filename == __file__
     DataLoader(dataset, 32, shuffle=True)  # a second warning would be an error
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "block", "window"), [(8, 2, 4), (16, 4, 4), (20, 5, 4), (64, 8, 8)]
+)
+def test_a_batch_of_the_suggested_blocks_is_from_four_places_or_more(
+    tmp_path: Path, no_gap: None, batch_size: int, block: int, window: int
+) -> None:
+    with pytest.warns(RemoteShuffleWarning, match=f"block={block}, window={window}"):
+        DataLoader(far(tmp_path), batch_size, shuffle=True)
 
 
 @pytest.mark.parametrize(
@@ -118,13 +144,26 @@ def test_a_shuffled_loader_of_remote_data_suggests_blocks_once(
         (near, {"batch_size": 32, "shuffle": True}),
         (far, {"batch_size": 32}),
         (far, {"batch_size": 1, "shuffle": True}),
+        (far, {"batch_size": 7, "shuffle": True}),
         (far, {"batch_size": 32, "sampler": BlockShuffleSampler(100)}),
     ],
 )
 def test_other_loaders_get_no_advice(
-    tmp_path: Path, make: Callable[[Path], Any], how: dict[str, Any]
+    tmp_path: Path, no_gap: None, make: Callable[[Path], Any], how: dict[str, Any]
 ) -> None:
     DataLoader(make(tmp_path), **how)  # a warning would be an error
+
+
+def test_there_is_no_advice_where_requests_join_the_blocks_of_a_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset = far(tmp_path)
+    size = (tmp_path / "a.ffr").stat().st_size
+    monkeypatch.setattr(meter, "LARGEST_GAP", -(-size // 16))
+    DataLoader(dataset, 32, shuffle=True)  # a warning would be an error
+    monkeypatch.setattr(meter, "LARGEST_GAP", size // 17)
+    with pytest.warns(RemoteShuffleWarning):
+        DataLoader(dataset, 32, shuffle=True)
 
 
 def test_the_epoch_of_a_remote_file_has_all_samples(site: Site, record_file: str) -> None:

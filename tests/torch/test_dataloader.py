@@ -369,6 +369,33 @@ def test_iter_is_called_once_an_epoch_on_a_batch_sampler(
     shut_down(iterator)
 
 
+class Batchwise(torch.utils.data.Dataset[Any]):
+    """A foreign dataset whose batches need the sampler's object, such as a tuple with a size."""
+
+    def __getitems__(self, batch: Any) -> list[Any]:
+        indices, size = batch
+        return [(index, size, type(batch).__name__) for index in indices]
+
+
+class OneByOne(torch.utils.data.Dataset[Any]):
+    __getitems__ = None  # torch then asks for one sample at a time
+
+    def __getitem__(self, index: Any) -> Any:
+        return index
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("dataset", [Batchwise(), OneByOne()])
+def test_a_foreign_dataset_gets_the_samplers_batches_as_they_are(
+    dataset: Any, workers: int
+) -> None:
+    options: dict[str, Any] = {"batch_sampler": [((3, 1), 32), ((5,), 64)], "collate_fn": as_list}
+    assert (
+        batches(DataLoader(dataset, num_workers=workers, **options))
+        == (expected(dataset, **options)[0])
+    )
+
+
 def test_a_sampler_whose_iterator_has_only_next_works(numbers: Path) -> None:
     dataset = Processed(numbers)
     options: dict[str, Any] = {"batch_size": None, "sampler": Bare([4, 2, 9, 7])}
