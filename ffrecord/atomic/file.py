@@ -57,8 +57,7 @@ class Naming:
 
     def __init__(self, target: str, *, replaces: bool = True) -> None:
         self.target = target
-        self.name = os.rename if replaces else name_anew
-        """Rename a file from its temporary name to the target."""
+        self._replaces = replaces
 
     def open(self) -> tuple[int, str | None]:
         """Open a file to write to; return its descriptor and temporary name (None: unnamed)."""
@@ -82,6 +81,10 @@ class Naming:
 
     def check(self) -> None:
         """Raise an error if the file may no longer get its name."""
+
+    def name(self, temporary: str) -> None:
+        """Rename a file from its temporary name to the target."""
+        (os.rename if self._replaces else name_anew)(temporary, self.target)
 
     def end(self, *, kept: bool) -> None:
         """Release locks and helper files when the file is closed.
@@ -233,7 +236,7 @@ class NewFile:
                 "when no other program is writing it"
             )
         try:
-            self._naming.name(self._name, self._target)
+            self._naming.name(self._name)
         except FileExistsError:
             self._name = None  # removed
             raise
