@@ -223,8 +223,7 @@ class NewFile:
         self._naming.check()
         self.flush()
         os.ftruncate(self.fd, self.position)
-        with contextlib.suppress(FileNotFoundError):  # keep the mode of a replaced file
-            os.fchmod(self.fd, stat.S_IMODE(os.stat(self._target).st_mode))
+        keep_access(self.fd, self._target)
         os.fsync(self.fd)
         if self._name is None:
             self._link()
@@ -288,6 +287,7 @@ class NewFile:
             try:
                 self._naming.prepare(self.fd)
                 os.fchmod(self.fd, mode)
+                keep_access(self.fd, self._target)
                 _copy(unnamed, self.fd, os.fstat(unnamed).st_size, 0)
                 os.fsync(self.fd)
             finally:
@@ -365,6 +365,22 @@ def require_folder(target: str) -> None:
         os.stat(os.path.dirname(target))
     except FileNotFoundError as error:
         raise MissingFolderError(target) from error
+
+
+def keep_access(new: int | str, target: str) -> None:
+    """Give a new file the mode, owner and group of the file `target` that it will replace.
+
+    An owner or group that this user may not give is not kept.
+    """
+    try:
+        old = os.stat(target)
+    except FileNotFoundError:
+        return
+    for owner in (old.st_uid, -1):
+        with contextlib.suppress(OSError):
+            os.chown(new, owner, old.st_gid)
+            break
+    os.chmod(new, stat.S_IMODE(old.st_mode))  # last, because chown may change it
 
 
 def mode_for(target: str) -> int:

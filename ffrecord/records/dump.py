@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ffrecord.atomic import locks
-from ffrecord.atomic.file import sync_folder
+from ffrecord.atomic.file import keep_access, sync_folder
 from ffrecord.atomic.folder import NewFolder, check_new_folder
 from ffrecord.disk.libc import die_with_parent
 from ffrecord.errors import FFRecordError
@@ -144,6 +144,7 @@ def _write_over(
         try:
             write_all(parts)
             for part, shard in zip(parts, shards, strict=True):
+                keep_access(part.path, shard.path)
                 os.rename(part.path, shard.path)
             sync_folder(str(folder))
         finally:
