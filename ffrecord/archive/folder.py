@@ -35,6 +35,7 @@ from ffrecord.format.index import BLOCK
 from ffrecord.records.reader import FileReader
 from ffrecord.records.unchanged import changed
 from ffrecord.remote.urls import is_remote
+from ffrecord.text import path_text
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -85,9 +86,9 @@ class PackedFolder(Closing):
         absolute: Any = ffr_file
         if not is_remote(ffr_file, remote):
             absolute = (
-                os.path.abspath(os.fsdecode(ffr_file))
+                os.path.abspath(path_text(ffr_file))
                 if isinstance(ffr_file, (str, os.PathLike))
-                else [os.path.abspath(os.fsdecode(file)) for file in ffr_file]
+                else [os.path.abspath(path_text(file)) for file in ffr_file]
             )
         self._options = (absolute, check_data, mode)
         self._remote = remote

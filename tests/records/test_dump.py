@@ -239,6 +239,8 @@ def test_verbose_shows_progress(tmp_path: Path, capfd: pytest.CaptureFixture[str
 def test_nfiles_below_one_is_a_value_error(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="at least 1"):
         dump(RECORDS, tmp_path / "out", 0)
+    with pytest.raises(TypeError, match="nfiles must be an int, not float"):
+        dump(RECORDS, tmp_path / "out", 1.5)  # type: ignore[arg-type]
 
 
 class _no_warning:  # noqa: N801 - used like pytest.warns
