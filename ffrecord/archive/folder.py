@@ -29,7 +29,7 @@ from ffrecord.archive.extract import ExtractReport, extract
 from ffrecord.archive.fileobject import PackedFile
 from ffrecord.archive.index import ROOT, Index
 from ffrecord.archive.index.lookup import MISSING
-from ffrecord.archive.index.resolve import leads_to, readable_record, resolve
+from ffrecord.archive.index.resolve import failed, leads_to, readable_record, resolve
 from ffrecord.archive.names import to_bytes, to_text
 from ffrecord.format.index import BLOCK
 from ffrecord.records.reader import FileReader
@@ -300,7 +300,7 @@ class PackedFolder(Closing):
         """Return the target of a symlink, unchanged."""
         inode = self._inode(name, follow=False)
         if not stat.S_ISLNK(self._index.mode(inode)):
-            raise OSError(errno.EINVAL, "not a symlink in the archive", os.fspath(name))
+            raise failed(self._index, errno.EINVAL, os.fspath(name), "not a symlink")
         return to_text(self._index.target(inode))
 
     def xattrs(self, name: Name, *, follow_symlinks: bool = True) -> dict[str, bytes]:
@@ -401,13 +401,13 @@ class PackedFolder(Closing):
     def _file(self, name: Name) -> int:
         inode = self._inode(name)
         if not stat.S_ISREG(self._index.mode(inode)):
-            raise OSError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(name))
+            raise failed(self._index, errno.EISDIR, os.fspath(name))
         return inode
 
     def _folder(self, name: Name) -> int:
         inode = self._inode(name)
         if not stat.S_ISDIR(self._index.mode(inode)):
-            raise OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), os.fspath(name))
+            raise failed(self._index, errno.ENOTDIR, os.fspath(name))
         return inode
 
     def _mode(self, name: Name, *, follow: bool = True) -> int:
