@@ -342,7 +342,12 @@ def name_anew(temporary: str, target: str) -> None:
 def not_permitted(error: OSError, target: str) -> PermissionError:
     """Return the error for a file or folder that this user may not create."""
     folder, name = os.path.split(target)
-    what = f"{error.strerror}: cannot create {name} here; choose another folder"
+    way_out = "choose another folder"
+    with contextlib.suppress(OSError):
+        found = os.stat(folder)
+        if found.st_uid == os.geteuid() and not found.st_mode & stat.S_IWUSR:
+            way_out = f"make your folder writable with chmod u+w, or {way_out}"
+    what = f"{error.strerror}: cannot create {name} here; {way_out}"
     return PermissionError(error.errno, what, folder)
 
 
