@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import operator
+import os
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -51,6 +52,19 @@ def integer(value: Any, name: str) -> int:
         return operator.index(value)
     except TypeError:
         raise TypeError(f"{name} must be an int, not {type(value).__name__}") from None
+
+
+def path_text(path: str | os.PathLike[str]) -> str:
+    """Return a path as text.
+
+    An empty path is an error. It would mean the current folder, but probably comes from a shell
+    variable that is not set.
+    """
+    text = os.fsdecode(path)
+    if not text:
+        what = 'the path is empty; pass the name of a file or folder, or "." for this folder'
+        raise FileNotFoundError(errno.ENOENT, what)
+    return text
 
 
 def there_already(name: str | None = None, *, argument: str = "overwrite") -> FileExistsError:

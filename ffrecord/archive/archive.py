@@ -10,12 +10,13 @@ Any number of threads may use an archive, and so may a forked process.
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import stat
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -32,6 +33,7 @@ from ffrecord.errors import (
     IndexStructureError,
     NotPackedFolderError,
     ReadFailedError,
+    RemoteError,
     SampleChecksumError,
 )
 from ffrecord.format import index as index_layout
@@ -39,6 +41,8 @@ from ffrecord.format.index import BLOCK, WAY_OUT
 from ffrecord.format.padding import ALIGNMENT, UNALIGNED
 from ffrecord.records.opening import MOST_EXPLAINED
 from ffrecord.records.reader import FileReader, table_of
+from ffrecord.remote.urls import is_remote
+from ffrecord.text import Advised
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -73,6 +77,26 @@ class Naming:
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, (SampleChecksumError, ReadFailedError)):
             error.name = os.fspath(self._name)
+
+
+def _refuse_dataset(given: Any, remote: RemoteOptions) -> None:
+    """Raise an error if `given` is the folder of a typed dataset: its files have no index."""
+    from ffrecord.plan.values import WritePlan  # needed only here
+
+    if isinstance(given, (list, tuple)) or str(given).endswith(".ffr"):
+        return
+    if is_remote(given, remote):
+        from ffrecord.remote.files import remote_folder  # needed for URLs only
+
+        folder = remote_folder(given, remote)
+        name, has_spec = folder.name, folder.read(WritePlan.COMPLETING, 1) is not None
+    else:
+        name = os.fsdecode(given)
+        has_spec = os.path.exists(os.path.join(name, WritePlan.COMPLETING))
+    if has_spec:
+        before = f"{name}: this is a typed dataset, not a packed folder; "
+        how = "read it with DatasetReader", "`ffrecord info` shows its fields"
+        raise NotPackedFolderError(Advised(before, *how))
 
 
 class Archive(Closing):
@@ -113,8 +137,11 @@ class Archive(Closing):
             if not lone:
                 archive.refuse_lone(ffr_file)
             return archive
-        except BaseException:
+        except BaseException as error:
             reader.close()
+            if isinstance(error, NotPackedFolderError):
+                with contextlib.suppress(OSError, RemoteError):  # perhaps not a folder
+                    _refuse_dataset(ffr_file, remote)
             raise
 
     def moved_to(self, reader: FileReader) -> Archive:

@@ -11,6 +11,7 @@ from ffrecord.aliases import Ints
 from ffrecord.archive.archive import Archive
 from ffrecord.archive.counts import count_index, kinds_of
 from ffrecord.archive.names import json_facts, to_text
+from ffrecord.format.padding import UNALIGNED
 from ffrecord.records.reader import FileReader, table_of
 
 LARGEST = 5  # files that are listed by name
@@ -26,7 +27,7 @@ def describe_folder(archive: Archive) -> dict[str, Any]:
     return {
         "kind": "packed folder",
         "shards": len(index.tables.shards),
-        "alignment": archive.alignment,
+        "alignment": archive.alignment if sizes.any() else UNALIGNED,  # no file has any bytes
         "files": counts.files,
         "folders": counts.folders,
         "symlinks": counts.symlinks,

@@ -29,12 +29,13 @@ from ffrecord.archive.extract import ExtractReport, extract
 from ffrecord.archive.fileobject import PackedFile
 from ffrecord.archive.index import ROOT, Index
 from ffrecord.archive.index.lookup import MISSING
-from ffrecord.archive.index.resolve import leads_to, readable_record, resolve
+from ffrecord.archive.index.resolve import failed, leads_to, readable_record, resolve
 from ffrecord.archive.names import to_bytes, to_text
 from ffrecord.format.index import BLOCK
 from ffrecord.records.reader import FileReader
 from ffrecord.records.unchanged import changed
 from ffrecord.remote.urls import is_remote
+from ffrecord.text import path_text
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -85,9 +86,9 @@ class PackedFolder(Closing):
         absolute: Any = ffr_file
         if not is_remote(ffr_file, remote):
             absolute = (
-                os.path.abspath(os.fsdecode(ffr_file))
+                os.path.abspath(path_text(ffr_file))
                 if isinstance(ffr_file, (str, os.PathLike))
-                else [os.path.abspath(os.fsdecode(file)) for file in ffr_file]
+                else [os.path.abspath(path_text(file)) for file in ffr_file]
             )
         self._options = (absolute, check_data, mode)
         self._remote = remote
@@ -299,7 +300,7 @@ class PackedFolder(Closing):
         """Return the target of a symlink, unchanged."""
         inode = self._inode(name, follow=False)
         if not stat.S_ISLNK(self._index.mode(inode)):
-            raise OSError(errno.EINVAL, "not a symlink in the archive", os.fspath(name))
+            raise failed(self._index, errno.EINVAL, os.fspath(name), "not a symlink")
         return to_text(self._index.target(inode))
 
     def xattrs(self, name: Name, *, follow_symlinks: bool = True) -> dict[str, bytes]:
@@ -400,13 +401,13 @@ class PackedFolder(Closing):
     def _file(self, name: Name) -> int:
         inode = self._inode(name)
         if not stat.S_ISREG(self._index.mode(inode)):
-            raise OSError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(name))
+            raise failed(self._index, errno.EISDIR, os.fspath(name))
         return inode
 
     def _folder(self, name: Name) -> int:
         inode = self._inode(name)
         if not stat.S_ISDIR(self._index.mode(inode)):
-            raise OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), os.fspath(name))
+            raise failed(self._index, errno.ENOTDIR, os.fspath(name))
         return inode
 
     def _mode(self, name: Name, *, follow: bool = True) -> int:

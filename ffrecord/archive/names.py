@@ -11,6 +11,8 @@ import base64
 import errno
 import os
 
+from ffrecord.text import path_text
+
 NO_WORKING_FOLDER = "the working directory was deleted; pass an absolute path"
 
 
@@ -29,15 +31,8 @@ def to_text(name: bytes) -> str:
 
 
 def absolute(path: str | os.PathLike[str]) -> str:
-    """Return the absolute form of a path on this machine.
-
-    An empty path is an error. It would mean the current folder, but probably comes from a shell
-    variable that is not set.
-    """
-    text = os.fsdecode(path)
-    if not text:
-        what = 'the path is empty; pass the name of a file or folder, or "." for this folder'
-        raise FileNotFoundError(errno.ENOENT, what)
+    """Return the absolute form of a path on this machine."""
+    text = path_text(path)
     try:
         return os.path.abspath(text)
     except FileNotFoundError:

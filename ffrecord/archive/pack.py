@@ -33,7 +33,7 @@ from ffrecord.atomic import tempnames
 from ffrecord.atomic.file import check_target
 from ffrecord.atomic.folder import NewFolder, check_new_folder, hidden_name
 from ffrecord.disk.longpaths import open_path
-from ffrecord.errors import SkippedWarning, UrlError
+from ffrecord.errors import NoRoomError, SkippedWarning, UrlError, WriteFailedError
 from ffrecord.format import padding
 from ffrecord.format.index import INDEX_NAME
 from ffrecord.format.records import part_name
@@ -248,6 +248,8 @@ def _place(target: str, *, sharded: bool, planned: bool) -> Iterator[str]:
     try:
         yield folder.path
         folder.publish()
+    except (NoRoomError, WriteFailedError) as error:  # named after a file in the hidden folder
+        raise type(error)(target, error.errno or errno.EIO) from error
     finally:
         folder.discard()
     remove_leftovers(target)

@@ -57,8 +57,7 @@ class Naming:
 
     def __init__(self, target: str, *, replaces: bool = True) -> None:
         self.target = target
-        self.name = os.rename if replaces else name_anew
-        """Rename a file from its temporary name to the target."""
+        self._replaces = replaces
 
     def open(self) -> tuple[int, str | None]:
         """Open a file to write to; return its descriptor and temporary name (None: unnamed)."""
@@ -82,6 +81,10 @@ class Naming:
 
     def check(self) -> None:
         """Raise an error if the file may no longer get its name."""
+
+    def name(self, temporary: str) -> None:
+        """Rename a file from its temporary name to the target."""
+        (os.rename if self._replaces else name_anew)(temporary, self.target)
 
     def end(self, *, kept: bool) -> None:
         """Release locks and helper files when the file is closed.
@@ -220,8 +223,7 @@ class NewFile:
         self._naming.check()
         self.flush()
         os.ftruncate(self.fd, self.position)
-        with contextlib.suppress(FileNotFoundError):  # keep the mode of a replaced file
-            os.fchmod(self.fd, stat.S_IMODE(os.stat(self._target).st_mode))
+        keep_access(self.fd, self._target)
         os.fsync(self.fd)
         if self._name is None:
             self._link()
@@ -233,7 +235,7 @@ class NewFile:
                 "when no other program is writing it"
             )
         try:
-            self._naming.name(self._name, self._target)
+            self._naming.name(self._name)
         except FileExistsError:
             self._name = None  # removed
             raise
@@ -285,6 +287,7 @@ class NewFile:
             try:
                 self._naming.prepare(self.fd)
                 os.fchmod(self.fd, mode)
+                keep_access(self.fd, self._target)
                 _copy(unnamed, self.fd, os.fstat(unnamed).st_size, 0)
                 os.fsync(self.fd)
             finally:
@@ -339,7 +342,12 @@ def name_anew(temporary: str, target: str) -> None:
 def not_permitted(error: OSError, target: str) -> PermissionError:
     """Return the error for a file or folder that this user may not create."""
     folder, name = os.path.split(target)
-    what = f"{error.strerror}: cannot create {name} here; choose another folder"
+    way_out = "choose another folder"
+    with contextlib.suppress(OSError):
+        found = os.stat(folder)
+        if found.st_uid == os.geteuid() and not found.st_mode & stat.S_IWUSR:
+            way_out = f"make your folder writable with chmod u+w, or {way_out}"
+    what = f"{error.strerror}: cannot create {name} here; {way_out}"
     return PermissionError(error.errno, what, folder)
 
 
@@ -362,6 +370,22 @@ def require_folder(target: str) -> None:
         os.stat(os.path.dirname(target))
     except FileNotFoundError as error:
         raise MissingFolderError(target) from error
+
+
+def keep_access(new: int | str, target: str) -> None:
+    """Give a new file the mode, owner and group of the file `target` that it will replace.
+
+    An owner or group that this user may not give is not kept.
+    """
+    try:
+        old = os.stat(target)
+    except FileNotFoundError:
+        return
+    for owner in (old.st_uid, -1):
+        with contextlib.suppress(OSError):
+            os.chown(new, owner, old.st_gid)
+            break
+    os.chmod(new, stat.S_IMODE(old.st_mode))  # last, because chown may change it
 
 
 def mode_for(target: str) -> int:

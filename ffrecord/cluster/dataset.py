@@ -34,6 +34,7 @@ from ffrecord.errors import DatasetError
 from ffrecord.records.opening import refuse_remote_options
 from ffrecord.records.table import KeptTable
 from ffrecord.records.unchanged import changed
+from ffrecord.text import path_text
 
 if TYPE_CHECKING:
     from ffrecord.remote.files import RemoteFolder
@@ -161,7 +162,7 @@ class DatasetSource(Source):
             name, parts = _remote_parts(remote_dataset(directory, remote))
         else:
             refuse_remote_options(remote)
-            name = os.path.abspath(os.fsdecode(directory))
+            name = os.path.abspath(path_text(directory))
             parts = _local_parts(name)
         spec = parts[0].manifest.spec
         for part in parts:

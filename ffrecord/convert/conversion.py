@@ -50,7 +50,7 @@ from ffrecord.plan.work import locate
 from ffrecord.progress import bar, sending_bar
 from ffrecord.records.opening import refuse_remote_options, refuse_unfinished
 from ffrecord.remote.urls import is_remote, is_upath, is_url, shown
-from ffrecord.text import Advised, listed, parse_size, there_already
+from ffrecord.text import Advised, listed, parse_size, path_text, there_already
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -132,7 +132,7 @@ def convert(
     for name, text in options.types.items():
         field_types.check_type(name, text)
     is_url_target = is_remote(dst, remote)
-    name = shown(str(dst)) if is_url_target else os.fsdecode(dst)
+    name = shown(str(dst)) if is_url_target else path_text(dst)
     target = _target_format(name, source, target_format, options)
     _check_executor(source, target, options, shard_per_source)
     if shard_per_source:

@@ -13,7 +13,7 @@ import os
 import stat
 from contextlib import ExitStack
 
-from ffrecord.atomic.file import name_anew, sync_folder, writing
+from ffrecord.atomic.file import keep_access, name_anew, sync_folder, writing
 from ffrecord.atomic.folder import rename_to_new
 from ffrecord.disk import libc
 
@@ -36,8 +36,8 @@ def publish_files(folder: str, names: list[str], stale: list[str], *, force: boo
     staged = [os.path.join(folder, os.path.basename(name)) for name in names]
     for place, name in zip(staged, names, strict=True):
         _make_durable(place)
-        if force and os.path.exists(name):  # the new file gets the mode of the old one
-            os.chmod(place, stat.S_IMODE(os.stat(name).st_mode))
+        if force:
+            keep_access(place, name)
     with ExitStack() as undo:
         aside = _set_aside(folder, stale if force else [], undo)
         for place, name in zip(staged, names, strict=True):

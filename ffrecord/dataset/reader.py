@@ -30,6 +30,7 @@ from ffrecord.errors import DatasetError
 from ffrecord.records.fingerprints import combined
 from ffrecord.records.opening import refuse_remote_options
 from ffrecord.records.unchanged import changed, refuse_replaced
+from ffrecord.text import path_text
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -170,7 +171,7 @@ class DatasetReader(Closing, _ColumnDatapoints):
         if not is_remote_dataset(directory, remote):
             if remote:
                 refuse_remote_options(remote)
-            place = os.path.abspath(os.fsdecode(directory))
+            place = os.path.abspath(path_text(directory))
         self._options: dict[str, Any] = {
             "directory": place,
             "decoders": decoders,

@@ -38,7 +38,7 @@ from ffrecord.errors import (
 from ffrecord.records.fingerprints import combined
 from ffrecord.records.opening import refuse_remote_options
 from ffrecord.remote.urls import is_remote, joined, shown
-from ffrecord.text import counted, integer
+from ffrecord.text import counted, integer, path_text
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -100,7 +100,7 @@ class ShardedDatasetWriter(Finishing):
             self.directory = shown(str(directory)).rstrip("/")
         else:
             refuse_remote_options(remote)
-            self.directory = self._folder = os.path.abspath(os.fsdecode(directory))
+            self.directory = self._folder = os.path.abspath(path_text(directory))
             os.makedirs(self.directory, exist_ok=True)
         there = _found(self.directory, numbers) if append else {}
         if there:
@@ -296,7 +296,7 @@ class ShardedDatasetReader(Closing, JoinedDatasets):
             names = _shards(self.directory, folder.entries(), numbers)
             folders = [folder.inside(name) for name in names]
         else:
-            self.directory = os.path.abspath(os.fsdecode(directory))
+            self.directory = os.path.abspath(path_text(directory))
             names = _shards(self.directory, os.listdir(self.directory), numbers)
             folders = [os.path.join(self.directory, name) for name in names]
 

@@ -21,7 +21,7 @@ from ffrecord.plan.work import locate
 from ffrecord.progress import bar
 from ffrecord.records.dump import Indexable
 from ffrecord.remote.urls import is_remote, shown
-from ffrecord.text import integer
+from ffrecord.text import integer, path_text
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -75,7 +75,7 @@ def write_dataset(
             directory, iterable, spec, encoders, append, progress, shardlen, executor, remote
         )
     datapoints = _in_order(iterable)
-    if spec is None and (is_url or not append or is_new(os.path.abspath(os.fsdecode(directory)))):
+    if spec is None and (is_url or not append or is_new(os.path.abspath(path_text(directory)))):
         first = _first(shown(str(directory)), next(datapoints, None))
         spec = infer_spec(first)
         datapoints = chain([first], datapoints)

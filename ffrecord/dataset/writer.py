@@ -54,7 +54,7 @@ from ffrecord.records.opening import refuse_remote_options
 from ffrecord.records.reader import FileReader
 from ffrecord.records.writer import FileWriter
 from ffrecord.remote.urls import is_remote
-from ffrecord.text import counted
+from ffrecord.text import counted, path_text
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -108,7 +108,7 @@ class DatasetWriter(Finishing):
             self.directory, self._local = self._upload.name, self._upload.path
         else:
             refuse_remote_options(remote)
-            self.directory = self._local = os.path.abspath(os.fsdecode(directory))
+            self.directory = self._local = os.path.abspath(path_text(directory))
         try:
             if append and not is_new(self.directory):
                 self._continue(spec, encoders)

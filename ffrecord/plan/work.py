@@ -17,6 +17,7 @@ from ffrecord.plan.receipts import Receipt, Status, new_key
 from ffrecord.plan.values import Plan, WritePlan
 from ffrecord.plan.work_folder import WorkFolder
 from ffrecord.remote.urls import is_remote
+from ffrecord.text import path_text
 
 if TYPE_CHECKING:
     from ffrecord.errors import PlanError
@@ -106,7 +107,7 @@ def locate(target: Any, remote: RemoteOptions) -> tuple[str, RemoteOptions]:
 
     if not is_remote(target, remote):
         refuse_for_paths(remote)
-        return os.path.abspath(os.fsdecode(target)), {}
+        return os.path.abspath(path_text(target)), {}
     from ffrecord.plan.work_prefix import located_target  # needed for URLs only
 
     return located_target(target, remote)

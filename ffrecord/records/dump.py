@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ffrecord.atomic import locks
-from ffrecord.atomic.file import sync_folder
+from ffrecord.atomic.file import keep_access, sync_folder
 from ffrecord.atomic.folder import NewFolder, check_new_folder
 from ffrecord.disk.libc import die_with_parent
 from ffrecord.errors import FFRecordError
@@ -25,7 +25,7 @@ from ffrecord.progress import bar, sending_bar
 from ffrecord.records.opening import refuse_remote_options
 from ffrecord.records.writer import FileWriter
 from ffrecord.remote.urls import is_remote
-from ffrecord.text import counted
+from ffrecord.text import counted, integer, path_text
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -77,6 +77,7 @@ def dump(
     Worker processes that are not forked import the program again. Therefore call `dump` below
     `if __name__ == "__main__":`.
     """
+    nfiles = integer(nfiles, "nfiles")
     if nfiles < 1:
         raise ValueError(f"nfiles must be at least 1, not {nfiles}")
     n = len(dataset)
@@ -102,7 +103,7 @@ def dump(
             "fill no more",
             stacklevel=2,
         )
-    target = Path(os.path.realpath(fname))
+    target = Path(os.path.realpath(path_text(fname)))
     target.parent.mkdir(parents=True, exist_ok=True)
 
     def write_all(shards: list[_Shard]) -> None:
@@ -144,6 +145,7 @@ def _write_over(
         try:
             write_all(parts)
             for part, shard in zip(parts, shards, strict=True):
+                keep_access(part.path, shard.path)
                 os.rename(part.path, shard.path)
             sync_folder(str(folder))
         finally:

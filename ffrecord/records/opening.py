@@ -33,7 +33,7 @@ from ffrecord.format import checksum, foreign
 from ffrecord.format import records as record_layout
 from ffrecord.records.batch import Sources
 from ffrecord.records.table import KeptTable, StreamedTable, first_of
-from ffrecord.text import Advised, counted, parse_size
+from ffrecord.text import Advised, counted, parse_size, path_text
 
 if TYPE_CHECKING:  # loaded with the first URL
     from ffrecord.remote.files import RemoteFiles
@@ -72,7 +72,7 @@ def memory_limit(memory: int | str | None) -> int | None:
 def paths(fname: Path | Sequence[Path]) -> list[str]:
     """Return the paths that `fname` names: a file, the files in a folder, or a list of files."""
     if isinstance(fname, (str, os.PathLike)):
-        path = os.fsdecode(fname)
+        path = path_text(fname)
         if not os.path.isdir(path):
             return [path]
         # Like *.ffr in a shell: without hidden files, which macOS leaves behind.
@@ -87,7 +87,7 @@ def paths(fname: Path | Sequence[Path]) -> list[str]:
         )
     if not fname:
         raise ValueError("fname is an empty list; pass at least one path")
-    return [os.fsdecode(path) for path in fname]
+    return [path_text(path) for path in fname]
 
 
 def remote_files(
@@ -114,7 +114,7 @@ def one_path(fname: Path | Sequence[Path]) -> list[str]:
     """Return the path of a file that need not exist yet, as a list."""
     if not isinstance(fname, (str, os.PathLike)):
         raise TypeError(f"with unfinished=True, fname must be one path, not {type(fname).__name__}")
-    return [os.fsdecode(fname)]
+    return [path_text(fname)]
 
 
 def refuse_other_kinds(path: str, due: str = "an FFRecord file") -> None:

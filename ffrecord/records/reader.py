@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, SupportsIndex, overload
+from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex, overload
 
 from ffrecord.aliases import Bytes, Closing, Ints, Path
 from ffrecord.disk.source import SourceSet
@@ -37,7 +37,7 @@ from ffrecord.records.ranges import part, tasks
 from ffrecord.records.table import KeptTable
 from ffrecord.records.unchanged import changed, refuse_replaced
 from ffrecord.remote.urls import is_remote
-from ffrecord.text import integer
+from ffrecord.text import counted, integer
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -279,6 +279,13 @@ class FileReader(Closing):
     def __len__(self) -> int:
         return self.n
 
+    def __contains__(self, item: object) -> NoReturn:
+        """Raise TypeError: every record would have to be read."""
+        raise TypeError(
+            f"{self._table.name}: `in` would read all records; compare them in a loop over the "
+            "reader, or test a record's number with 0 <= number < len(reader)"
+        )
+
     def __bool__(self) -> bool:
         """Return True even if there are no records, like the original FFRecord."""
         return True
@@ -341,6 +348,12 @@ class FileReader(Closing):
         table = self._table
         return table.sizes(record_numbers(indices, table.n, table.name))
 
+    def loc(self, indexes: Indices) -> tuple[list[int], list[int]]:
+        """Return the offsets of records, each in its file, and their sizes in bytes."""
+        table = self._table
+        batch = table.batch(record_numbers(indexes, table.n, table.name))
+        return batch.begin.tolist(), (batch.end - batch.begin).tolist()
+
     def checksum(self, index: int) -> int:
         """Return the stored CRC-32 of a record."""
         return int(self._table.checksums[index])
@@ -352,15 +365,26 @@ class FileReader(Closing):
 
     def get_offsets(self, file_index: int) -> Ints:
         """Return the offset of each record in that file, and the end of the last one."""
-        return self._table.offsets_of(range(len(self.fnames))[file_index])
+        return self._table.offsets_of(self._file_number(file_index))
 
     def get_checksums(self, file_index: int) -> record_layout.Checksums:
         """Return the stored CRC-32 of each record in that file."""
-        return self._table.checksums_of(range(len(self.fnames))[file_index])
+        return self._table.checksums_of(self._file_number(file_index))
 
     def header_crc(self, file_index: int) -> int:
         """Return the stored checksum of that file's header; 0 if it has none."""
-        return self._table.header_crcs[file_index]
+        return self._table.header_crcs[self._file_number(file_index)]
+
+    def _file_number(self, index: int) -> int:
+        files = len(self.fnames)
+        number = integer(index, "file_index")
+        if not -files <= number < files:
+            due = "number 0" if files == 1 else f"numbers 0 to {files - 1}"
+            raise IndexError(
+                f"{self._table.name}: file {number} is out of range: the reader has "
+                f"{counted(files, 'file')}, {due}"
+            )
+        return number % files
 
     # ---- refreshing, closing, pickling ---------------------------------------------------
 

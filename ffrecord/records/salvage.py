@@ -29,7 +29,7 @@ from ffrecord.records import broken_header
 from ffrecord.records.broken_header import NOWHERE, Claims
 from ffrecord.records.opening import refuse_other_kinds
 from ffrecord.records.writer import ArchiveWriter, FileWriter
-from ffrecord.text import there_already
+from ffrecord.text import path_text, there_already
 
 Progress: TypeAlias = Callable[[str, int, int], None]
 
@@ -88,7 +88,7 @@ def salvage_file(
         progress: called now and then with the current step (`"checking"`, then `"writing"`), the
             number of records done, and the number of all records.
     """
-    path = os.fsdecode(broken)
+    path = path_text(broken)
     if path.endswith(journal_path(".partial")):
         path = path[: -len(journal_path(""))]
     refuse_other_kinds(path)

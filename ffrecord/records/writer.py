@@ -43,7 +43,7 @@ from ffrecord.format.padding import UNALIGNED, rounded_up
 from ffrecord.records import draft
 from ffrecord.records.draft import Draft
 from ffrecord.remote.urls import is_remote
-from ffrecord.text import counted, integer
+from ffrecord.text import counted, integer, path_text
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -112,7 +112,7 @@ class FileWriter(Finishing):
 
                 refuse_for_paths(remote)
             # Follow a symlink: replacing the link would orphan the file it points to.
-            self._path = self._local = os.path.realpath(os.fsdecode(fname))
+            self._path = self._local = os.path.realpath(path_text(fname))
         check_target(self._local)
         with self._writing():
             begun = self._begin(n, append)

@@ -93,6 +93,25 @@ def test_exists_is_file_and_is_dir_agree_with_os_path(
         assert folder.exists(Path(name)) == os.path.exists(rich / name), name
 
 
+@pytest.mark.parametrize(
+    ("way", "name", "error"),
+    [
+        (PackedFolder.read, "nope", FileNotFoundError),
+        (PackedFolder.list, "nope/x", FileNotFoundError),
+        (PackedFolder.list, "sizes/blocks", NotADirectoryError),
+        (PackedFolder.open, "sizes", IsADirectoryError),
+        (PackedFolder.readlink, "sizes", OSError),
+    ],
+)
+def test_errors_name_the_archive(
+    way: Callable[[PackedFolder, str], object], name: str, error: type[OSError],
+    single: PackedFolder,
+) -> None:  # fmt: skip
+    with pytest.raises(error, match=f" in {re.escape(single.archive.path)}: ") as caught:
+        way(single, name)
+    assert caught.value.filename == name
+
+
 @pytest.mark.parametrize("name", ["\ud800", "a\0b", "sizes/\0", "x" * 5000, "x/" * 3000])
 def test_an_impossible_name_does_not_exist(name: str, single: PackedFolder) -> None:
     assert not single.exists(name)

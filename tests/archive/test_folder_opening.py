@@ -6,6 +6,7 @@ import copy
 import multiprocessing
 import os
 import pickle
+import re
 import shutil
 from collections import OrderedDict
 from collections.abc import Callable
@@ -24,6 +25,7 @@ from ffrecord import (
     IndexStructureError,
     NotPackedFolderError,
     PackedFolder,
+    write_dataset,
 )
 from tests.support import archives, handmade, trees
 from tests.support.archives import all_right
@@ -117,6 +119,13 @@ def test_a_forked_child_reads_beside_its_parent(
         assert all_right(folder, files, 3)
         codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
         assert codes == [0, 0]
+
+
+def test_a_typed_dataset_is_named_as_such(tmp_path: Path) -> None:
+    write_dataset(tmp_path / "typed", [{"a": 1, "b": "x"}])
+    due = f"{tmp_path / 'typed'}: this is a typed dataset, not a packed folder; read it with "
+    with pytest.raises(NotPackedFolderError, match=f"^{re.escape(due)}DatasetReader$"):
+        PackedFolder(tmp_path / "typed")
 
 
 class Named(PackedFolder):

@@ -401,6 +401,13 @@ def test_info_shows_the_alignment(
     ]
 
 
+def test_an_empty_folder_has_no_alignment(ffrecord: Command, tmp_path: Path) -> None:
+    (tmp_path / "t").mkdir()
+    assert ffrecord("pack", tmp_path / "t", tmp_path / "i.ffr").code == 0
+    lines = [" ".join(line.split()) for line in ffrecord("info", tmp_path / "i.ffr").lines]
+    assert "alignment none" in lines
+
+
 def test_info_of_an_empty_folder_works(ffrecord: Command, tmp_path: Path) -> None:
     (tmp_path / "t").mkdir()
     archives.pack(tmp_path / "t", tmp_path / "e.ffr")

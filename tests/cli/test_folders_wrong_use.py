@@ -360,7 +360,9 @@ def test_a_misspelled_name_is_not_searched_for_among_many(
 
 def test_a_folder_without_permission_names_the_file_and_the_folder(tmp_path: Path) -> None:
     place = tmp_path / "ordinary"
-    archives.pack(trees.plain_tree(place / "tree", {"f": b"x"}), place / "a.ffr")
+    tree = trees.plain_tree(place / "tree", {"f": b"x"})
+    tree.chmod(0o555)
+    archives.pack(tree, place / "a.ffr")
     (place / "locked").mkdir(mode=0o555)
     script = """
 os.chdir(sys.argv[1])
@@ -371,13 +373,18 @@ for line in (
 ):
     assert ffrecord.cli.main(line.split()) == 13
 print(os.listdir("locked"))
+assert ffrecord.cli.main("extract a.ffr -C mine".split()) == 0  # its folder is read-only, too
+assert ffrecord.cli.main("extract a.ffr -C mine --force".split()) == 13
 """
     imports = "import fractions, ffrecord.cli.convert, ffrecord.cli.extract, ffrecord.cli.pack\n"
     with users.reachable(place):
         said = users.run(script, place, imports=imports)
     for line, name in zip(said.splitlines(), ["p.tar", "f", "p", "p.ffr", "p"], strict=False):
         assert line.endswith(f"locked: Permission denied: cannot create {name} here; {ELSEWHERE}")
-    assert said.splitlines()[5:] == ["[]"]
+    empty, *_, mine = said.splitlines()[5:]
+    assert empty == "[]"
+    advice = "make your folder writable with chmod u+w, or choose another folder"
+    assert mine.endswith(f"mine: Permission denied: cannot create f here; {advice}")
 
 
 def test_help_names_every_command(ffrecord: Command) -> None:

@@ -173,9 +173,13 @@ def test_an_existing_file_is_replaced_only_with_force(ours: Path, tmp_path: Path
             convert(ours, tmp_path / name)
         assert (tmp_path / name).read_bytes() == b"precious"
         os.chmod(tmp_path / name, 0o600)
+        if os.geteuid() == 0:
+            os.chown(tmp_path / name, 1234, 2345)
+        old = os.stat(tmp_path / name)
         convert(ours, tmp_path / name, force=True)
         assert items_in(registry.find(str(tmp_path / name)).name, tmp_path / name) == 4
-        assert os.stat(tmp_path / name).st_mode & 0o777 == 0o600
+        new = os.stat(tmp_path / name)
+        assert (new.st_mode, new.st_uid, new.st_gid) == (old.st_mode, old.st_uid, old.st_gid)
 
 
 def test_an_existing_folder_is_never_replaced(ours: Path, tmp_path: Path) -> None:

@@ -206,6 +206,20 @@ def test_a_failing_item_leaves_no_shards_in_a_new_folder(tmp_path: Path, exists:
     assert [*tmp_path.rglob("*")] == ([tmp_path / "out"] if exists else [])
 
 
+def test_replaced_shards_keep_their_mode_and_owner(tmp_path: Path) -> None:
+    dump(handmade.random_records([10, 20, 30]), tmp_path, nfiles=2)
+    for shard in tmp_path.iterdir():
+        shard.chmod(0o600)
+        if os.geteuid() == 0:
+            os.chown(shard, 1234, 2345)
+    before = [shard.stat() for shard in sorted(tmp_path.iterdir())]
+    dump(handmade.random_records([1, 2, 3]), tmp_path, nfiles=2)
+    after = [shard.stat() for shard in sorted(tmp_path.iterdir())]
+    for old, new in zip(before, after, strict=True):
+        assert new.st_ino != old.st_ino
+        assert (new.st_mode, new.st_uid, new.st_gid) == (old.st_mode, old.st_uid, old.st_gid)
+
+
 def test_an_existing_empty_folder_is_not_replaced(tmp_path: Path) -> None:
     """The folder may be a mountpoint, or have a special mode."""
     place = tmp_path / "place"
@@ -225,6 +239,8 @@ def test_verbose_shows_progress(tmp_path: Path, capfd: pytest.CaptureFixture[str
 def test_nfiles_below_one_is_a_value_error(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="at least 1"):
         dump(RECORDS, tmp_path / "out", 0)
+    with pytest.raises(TypeError, match="nfiles must be an int, not float"):
+        dump(RECORDS, tmp_path / "out", 1.5)  # type: ignore[arg-type]
 
 
 class _no_warning:  # noqa: N801 - used like pytest.warns

@@ -22,16 +22,26 @@ import pytest
 from ffrecord import (
     ChangedError,
     ClosedError,
+    DatasetReader,
+    DatasetWriter,
     FFRecordError,
     FileReader,
+    FileWriter,
     HeaderChecksumError,
     LegacyFileWarning,
     NotFFRecordError,
+    PackedFolder,
     SampleChecksumError,
+    ShardedDatasetReader,
+    ShardedDatasetWriter,
     TruncatedError,
+    pack_folder,
+    salvage_file,
 )
+from ffrecord.convert import convert
 from ffrecord.records.reader import table_of
 from ffrecord.records.table import Table
+from ffrecord.utils import dump
 from tests.support import handmade
 from tests.support.modes import COPYING
 
@@ -219,10 +229,52 @@ def test_offsets_and_checksums_match_the_header(
                 assert reader.get_checksums(index).tolist() == list(checksums)
                 assert reader.get_offsets(index).tolist() == [*offsets, len(data)]
         for index in (3, -4):
-            with pytest.raises(IndexError):
-                reader.get_offsets(index)
-            with pytest.raises(IndexError):
-                reader.get_checksums(index)
+            said = f"{paths[0]} and 2 more files: file {index} is out of range: the reader has 3 "
+            for method in (reader.get_offsets, reader.get_checksums, reader.header_crc):
+                with pytest.raises(IndexError, match=f"{re.escape(said)}files, numbers 0 to 2"):
+                    method(index)
+
+
+def test_loc_returns_offsets_and_sizes(three_files: tuple[list[str], list[bytes]]) -> None:
+    """Old versions of the original have this method, for one file."""
+    paths, records = three_files
+    contents = [Path(path).read_bytes() for path in paths]
+    with FileReader(paths) as reader:
+        number = [file for file in range(3) for _ in reader.get_checksums(file)]
+        indices = [*range(len(records))][::-1]
+        places = zip(indices, *reader.loc(indices), strict=True)
+        assert [contents[number[k]][at : at + size] for k, at, size in places] == records[::-1]
+        assert reader.loc([]) == ([], [])
+
+
+@pytest.mark.parametrize(
+    "way",
+    [
+        FileReader, FileWriter, PackedFolder, DatasetReader, ShardedDatasetReader,
+        lambda path: FileReader([path]),
+        lambda path: FileReader(path, unfinished=True),
+        lambda path: FileWriter(path, append=True),
+        lambda path: DatasetWriter(path, {"n": "int"}),
+        lambda path: ShardedDatasetWriter(path, {"n": "int"}),
+        lambda path: pack_folder(path, "x.ffr"),
+        lambda path: pack_folder(".", path),
+        lambda path: dump([b"1", b"2"], path, 1),
+        lambda path: dump([b"1", b"2"], path, 2),
+        lambda path: salvage_file(path, "x.ffr"),
+        lambda path: salvage_file("a.ffr", path),
+        lambda path: convert(path, "x.tar"),
+        lambda path: convert("a.ffr", path),
+    ],
+)  # fmt: skip
+def test_an_empty_path_is_named_as_such(
+    way: Callable[[str], object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would mean the current folder, but is probably a shell variable that is not set."""
+    monkeypatch.chdir(tmp_path)
+    handmade.write_records(tmp_path / "a.ffr", [b"1"])
+    with pytest.raises(FileNotFoundError, match="the path is empty; pass the name"):
+        way("")
+    assert os.listdir(tmp_path) == ["a.ffr"]
 
 
 def test_callers_cannot_change_the_offsets_and_checksums_of_a_reader(

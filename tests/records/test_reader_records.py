@@ -218,6 +218,11 @@ def test_an_index_out_of_range_is_an_error_that_names_the_file(tmp_path: Path) -
         assert str(raised.value) == f"{said.partition(': ')[0]}: {due}"
 
 
+def test_a_reader_does_not_search_its_records(sample_file: Path) -> None:
+    with FileReader(sample_file) as reader, pytest.raises(TypeError, match="compare them in a"):
+        b"abc" in reader  # noqa: B015
+
+
 @pytest.mark.parametrize(
     "indices",
     [

@@ -26,7 +26,7 @@ from ffrecord import (
     UnclosedWarning,
 )
 from ffrecord.format import records as record_layout
-from tests.support import handmade, kills
+from tests.support import handmade, kills, users
 from tests.support.handmade import OLD
 from tests.support.writing import (
     Pattern,
@@ -156,6 +156,38 @@ def test_the_umask_sets_the_mode_of_the_file(
     finally:
         os.umask(previous)
     assert stat.S_IMODE((tmp_path / "w.ffr").stat().st_mode) == 0o666 & ~umask
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_a_replaced_file_keeps_its_mode_owner_and_group(
+    named: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if named:
+        without_tmpfile(monkeypatch)
+    path = tmp_path / "w.ffr"
+    path.write_bytes(b"old")
+    path.chmod(0o640)
+    if os.geteuid() == 0:
+        os.chown(path, 1234, 2345)
+    old = path.stat()
+    FileWriter(path, 0).close()
+    new = path.stat()
+    assert new.st_ino != old.st_ino
+    assert (new.st_mode, new.st_uid, new.st_gid) == (old.st_mode, old.st_uid, old.st_gid)
+
+
+def test_a_file_of_another_user_is_replaced_without_its_owner(tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can make files of two users")
+    with users.reachable(tmp_path) as folder:
+        path = handmade.write_records(folder / "roots.ffr", [b"old"])
+        os.chown(path, 0, users.NOBODY)
+        path.chmod(0o664)
+        script = "ffrecord.FileWriter(sys.argv[1], 0).close()"
+        users.run(script, path, imports="import ffrecord.records.writer\n")
+        new = path.stat()
+    assert (new.st_uid, new.st_gid) == (users.NOBODY, users.NOBODY)
+    assert stat.S_IMODE(new.st_mode) == 0o664
 
 
 def test_a_symlink_stays_and_the_file_behind_it_is_written(target: Path) -> None:

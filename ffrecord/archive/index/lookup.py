@@ -92,7 +92,7 @@ class Index:
         self, path: str, image: Buffer, record_sizes: RecordSizes,
         wait_for: WaitFor = nothing_to_wait_for,
     ) -> None:  # fmt: skip
-        self._path = path
+        self.archive = path
         self._raw = image
         self.tables = tables = index_layout.parse(path, image)
         check(path, tables, record_sizes, wait_for)
@@ -153,7 +153,7 @@ class Index:
         target = self.tables.texts[begin : begin + length].tobytes()
         if b"\0" in target:
             what = "the target of a symlink contains a NUL"
-            raise IndexStructureError(f"{self._path}: its index is wrong: {what}; {WAY_OUT}")
+            raise IndexStructureError(f"{self.archive}: its index is wrong: {what}; {WAY_OUT}")
         return target
 
     def xattrs(self, inode: int) -> dict[bytes, bytes]:
@@ -167,7 +167,7 @@ class Index:
                 what = f"{name!r} is not a valid name of an extended attribute"
                 if name in found:
                     what = f"a file has the extended attribute {name!r} twice"
-                raise IndexStructureError(f"{self._path}: its index is wrong: {what}; {WAY_OUT}")
+                raise IndexStructureError(f"{self.archive}: its index is wrong: {what}; {WAY_OUT}")
             found[name] = both[name_length:]
         return found
 
@@ -341,7 +341,7 @@ class Index:
 
     def _inode(self, inode: int) -> tuple[int, int, int, int, int]:
         if not 0 <= inode < self._count:
-            raise IndexError(f"{self._path}: inode {inode} is not among its {self._count} inodes")
+            raise IndexError(f"{self.archive}: inode {inode} is not among its {self._count} inodes")
         row: tuple[int, int, int, int, int] = _INODE.unpack_from(
             self._raw, self._inodes_at + _INODE.size * inode
         )

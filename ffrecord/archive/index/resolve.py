@@ -16,6 +16,7 @@ from collections.abc import Iterable
 from ffrecord.archive.index.lookup import MISSING, ROOT, Index
 from ffrecord.archive.names import to_text
 from ffrecord.format.index import LONGEST_NAME
+from ffrecord.text import Advised
 
 MOST_SYMLINKS = 40  # limit on the way to one inode, as in Linux
 MOST_NAMES = 4096
@@ -33,30 +34,30 @@ def resolve(index: Index, path: bytes, *, follow: bool = True, start: int = ROOT
     while waiting:
         name, linked = waiting.pop()
         if not stat.S_ISDIR(index.mode(inode)):
-            raise _error(errno.ENOTDIR, path)
+            raise failed(index, errno.ENOTDIR, to_text(path))
         if name in (b"", b"."):
             continue
         if name == b"..":
             if linked and inode == ROOT:
-                raise _leaves(path)
+                raise _leaves(index, path)
             inode = index.parent(inode)
             continue
         if len(name) > LONGEST_NAME:
-            raise _error(errno.ENAMETOOLONG, path)
+            raise failed(index, errno.ENAMETOOLONG, to_text(path))
         found = index.child(inode, name)
         if found == MISSING:
-            raise _error(errno.ENOENT, path)
+            raise failed(index, errno.ENOENT, to_text(path))
         if stat.S_ISLNK(index.mode(found)) and (waiting or follow):
             links += 1
             if links > MOST_SYMLINKS:
-                raise _error(errno.ELOOP, path)
+                raise failed(index, errno.ELOOP, to_text(path))
             target = index.target(found)
             if target.startswith(b"/"):
-                raise _leaves(path)
+                raise _leaves(index, path)
             parts = target.split(b"/")
             steps += len(parts)
             if steps > MOST_NAMES:
-                raise _error(errno.ELOOP, path)
+                raise failed(index, errno.ELOOP, to_text(path))
             waiting += [(part, True) for part in reversed(parts)]
         else:
             inode = found
@@ -89,9 +90,11 @@ def readable_record(index: Index, folder: int, name: bytes, inode: int) -> int |
     return index.record(inode) if stat.S_ISREG(index.mode(inode)) else None
 
 
-def _error(code: int, path: bytes) -> OSError:
-    return OSError(code, os.strerror(code), to_text(path))
+def failed(index: Index, code: int, path: str, what: str = "") -> OSError:
+    """Return an error about a path in the archive; commands name the archive by themselves."""
+    return OSError(code, Advised(what or os.strerror(code), f" in {index.archive}"), path)
 
 
-def _leaves(path: bytes) -> OSError:
-    return OSError(errno.EXDEV, "a symlink on this path leads out of the archive", to_text(path))
+def _leaves(index: Index, path: bytes) -> OSError:
+    what = "a symlink on this path leads out of the archive"
+    return failed(index, errno.EXDEV, to_text(path), what)
