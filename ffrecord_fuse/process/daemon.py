@@ -39,6 +39,7 @@ from ffrecord_fuse.process.events import ENDING
 from ffrecord_fuse.process.kernel_mount import NO_PINS, ByKernel
 from ffrecord_fuse.process.supervisor import Served, Supervisor, default_workers
 from ffrecord_fuse.process.undoing import undone_if_interrupted, unmount_quietly
+from ffrecord_fuse.serve import inbox
 from ffrecord_fuse.serve.blocks import CheckedContent
 from ffrecord_fuse.serve.report import Counters, Log, tell_place
 from ffrecord_fuse.wire.handshake import Agreement, agree
@@ -101,6 +102,7 @@ def serve(
                 else:
                     in_background(run, mountpoint)
             else:
+                _warn_if_idle_halts(options, mountpoint, log, note)
                 fd, agreement, connection = _mount(archive, place.lower, place.options)
                 watch = Supervisor(
                     fd, place.lower, served, agreement, workers=workers, log=log.line,
@@ -109,6 +111,16 @@ def serve(
                 _run(logged(covered(watch, place)), watch, place, foreground=foreground)
             tell_place(log, note)
     return 0
+
+
+def _warn_if_idle_halts(
+    options: Options, mountpoint: str, log: Log, note: Callable[[str], None]
+) -> None:
+    """Say that `idle=poll` has no effect, if this user cannot make idle cores poll."""
+    if options.idle == "poll" and not inbox.can_poll():
+        what = f"{mountpoint}: idle=poll has no effect, because {inbox.DEVICE} cannot be opened"
+        log.line(what)
+        note(f"{what}; mount as root")
 
 
 def _require_descriptors(mountpoint: str, count: int) -> None:

@@ -140,6 +140,11 @@ FEW = 8
 _NO_LATENCY = struct.pack("=i", 0)  # microseconds
 
 
+def can_poll() -> bool:
+    """Return True if this user may make idle cores poll."""
+    return os.access(DEVICE, os.W_OK)
+
+
 class Idling:
     """Makes idle cores poll while one worker is busy, and lets them halt before it sleeps.
 

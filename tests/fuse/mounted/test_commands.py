@@ -407,6 +407,12 @@ with open(mountpoint + "/file", "rb", buffering=0) as file:
     assert os.listdir(mountpoint) == []
     print(file.read().decode())
 """
+POLLING = """
+archive, mountpoint = sys.argv[1:]
+os.dup2(1, 2)
+assert cli.main([archive, mountpoint, "-o", "idle=poll"]) == 0
+assert ffrecord.cli.main(["umount", mountpoint]) == 0
+"""
 OWNED = """
 import signal, time
 from ffrecord_fuse.mounting.lifeline import Caller
@@ -469,6 +475,13 @@ def test_an_ordinary_user_mounts_reads_and_unmounts(theirs: Path, backend: str) 
 def test_an_ordinary_user_s_busy_mount_is_unmounted(theirs: Path, backend: str) -> None:
     archive = theirs.with_name("tree.ffr")
     assert users.run(BUSY, archive, theirs, backend, imports=IMPORTS) == "content\n"
+    assert wait_until_ended(theirs)
+
+
+@needs_helper
+def test_an_ordinary_user_is_told_that_idle_cores_will_not_poll(theirs: Path) -> None:
+    said = users.run(POLLING, theirs.with_name("tree.ffr"), theirs, imports=IMPORTS)
+    assert f"{theirs}: idle=poll has no effect, because /dev/cpu_dma_latency cannot be" in said
     assert wait_until_ended(theirs)
 
 
