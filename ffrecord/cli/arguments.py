@@ -502,7 +502,7 @@ COMMANDS = {
     "mount": Command(
         SERVE, "mount a packed folder as a directory, read-only or with an overlay", _mount, (
             "ffrecord mount photos.ffr mounted",
-            "ffrecord mount photos.ffr elsewhere -o allow_other,umask=022 --log mount.log",
+            "ffrecord mount photos.ffr elsewhere -o umask=022,noexec --log mount.log",
             "ffrecord mount photos.ffr served --backend auto    # by the kernel, if possible",
             "ffrecord mount s3://bucket/photos.ffr remote --cache cached",
         ),

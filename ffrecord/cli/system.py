@@ -67,6 +67,7 @@ def _fuse(found: Facts) -> str:
     having = [
         "/dev/fuse" if found["fuse_device"] else "no /dev/fuse",
         found["fusermount"] or "no fusermount3",
+        found["fuse_overlayfs"] or "no fuse-overlayfs",
         *(found["fuse_packages"] or ["no mfusepy (only -o backend=fusepy needs it)"]),
     ]
     return ", ".join(having)

@@ -48,6 +48,7 @@ def test_facts_agree_with_other_tools(tmp_path: Path) -> None:
     assert found["aio_requests_most"] == (int(most.read_text()) if most.exists() else None)
     assert found["memory_bytes"] == os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     assert found["fuse_device"] == os.path.exists("/dev/fuse")
+    assert found["fuse_overlayfs"] == shutil.which("fuse-overlayfs")
     assert found["fusermount"] in (shutil.which("fusermount3"), shutil.which("fusermount"))
 
 
@@ -130,7 +131,8 @@ def test_the_longest_and_latest_mountpoint_decides_the_file_system(
 WHOLE: Facts = {
     "libaio": True, "aio_context": True, "direct_bytes": 512, "cachestat": True,
     "huge_pages": "madvise", "open_files_most": None, "fuse_device": True,
-    "fusermount": "/usr/bin/fusermount3", "root": False, "kernel": "6.9.0-generic",
+    "fusermount": "/usr/bin/fusermount3", "fuse_overlayfs": "/usr/bin/fuse-overlayfs",
+    "root": False, "kernel": "6.9.0-generic",
 }  # fmt: skip
 LACKING: dict[str, dict[str, Any]] = {
     "libaio": {"libaio": False, "aio_context": False},
@@ -141,6 +143,7 @@ LACKING: dict[str, dict[str, Any]] = {
     "open files": {"open_files_most": 1024},
     "/dev/fuse": {"fuse_device": False},
     "fusermount3": {"fusermount": None},
+    "fuse-overlayfs": {"fuse_overlayfs": None},
     "Linux 6.9": {"kernel": "6.8.12"},
 }
 
@@ -148,7 +151,8 @@ LACKING: dict[str, dict[str, Any]] = {
 def test_a_machine_that_has_everything_lacks_nothing() -> None:
     assert machine.missing(WHOLE) == []
     unknown = {"direct_bytes": None, "cachestat": None, "huge_pages": "always"}
-    assert machine.missing({**WHOLE, **unknown, "root": True, "fusermount": None}) == []
+    as_root = {"root": True, "fusermount": None, "fuse_overlayfs": None}
+    assert machine.missing({**WHOLE, **unknown, **as_root}) == []
     assert machine.missing({**WHOLE, "kernel": "10.0"}) == []
 
 

@@ -29,7 +29,7 @@ def entry_of(source: str, type_: str = "overlay") -> MountEntry:
 @given(names, names)
 @example(b"a:b%3A", b"c\r\n\xff,\\:%")
 def test_a_label_tells_the_folder_of_changes(archive: bytes, changes: bytes) -> None:
-    paths = [os.fsdecode(b"/" + name) for name in (archive, changes)]
+    paths = os.fsdecode(b"/" + archive), os.fsdecode(b"/" + changes)
     label = overlay_label(*paths)
     assert label.isprintable()
     for type_ in mounttable.OVERLAY_TYPES:
