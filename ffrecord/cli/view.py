@@ -39,5 +39,6 @@ def _in_browser(url: str) -> Iterator[None]:
     with tempfile.TemporaryDirectory(prefix="ffrecord-view-") as folder:
         page = Path(folder, "open.html")
         page.write_text(f'<meta http-equiv="refresh" content="0; url={html.escape(url)}">\n')
-        webbrowser.open(page.as_uri())
+        if not webbrowser.open(page.as_uri()):
+            note("no browser was found; open the URL in one")
         yield

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import io
 import zipfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,8 @@ MOST_ENTRIES = 100_000  # of an .npz file that are looked at
 MOST_VALUES = 1000  # numbers that a plot or a table of values has
 MOST_COUNTED = 4_000_000  # values in the statistics: 32 MB as floats
 BINS = 40
+MOST_CLASSES = 31
+"""Slices of bytes up to this value, such as masks, are made brighter: they would look black."""
 _ENTRY = b"PK\x01\x02"  # begins an entry of a ZIP file's directory
 _UNPACKED_IN_PARTS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 """The compressions that NumPy writes. With bzip2 and LZMA, zipfile would unpack the whole member at
@@ -35,6 +37,8 @@ class Loaded:
 
     values: npt.NDArray[Any]
     shape: tuple[int, ...]
+    is_cut_off: bool = False
+    """Whether the file ends before the array does."""
 
     @property
     def is_whole(self) -> bool:
@@ -57,7 +61,9 @@ def load_npy(data: Any) -> Loaded:
         raise ValueError(f"not a valid .npy file: {error}") from None
     if dtype.hasobject:
         raise ValueError("the array holds pickled Python objects, which are never loaded")
-    return _shaped(stream.getbuffer()[stream.tell() :], shape, dtype, fortran)
+    loaded = _shaped(stream.getbuffer()[stream.tell() :], shape, dtype, fortran)
+    is_cut_off = not loaded.is_whole and stream.getbuffer().nbytes < MOST_BYTES
+    return replace(loaded, is_cut_off=is_cut_off)
 
 
 def _shaped(raw: memoryview, shape: tuple[int, ...], dtype: np.dtype[Any], fortran: bool) -> Loaded:
@@ -120,7 +126,7 @@ def describe(loaded: Loaded) -> dict[str, Any]:
     values = loaded.values
     facts: dict[str, Any] = {
         "shape": list(loaded.shape), "dtype": str(values.dtype), "whole": loaded.is_whole,
-        "loaded": list(values.shape),
+        "loaded": list(values.shape), "cut_off": loaded.is_cut_off,
     }  # fmt: skip
     if values.dtype.kind in "biuf" and values.size:
         step = -(-values.size // MOST_COUNTED)
@@ -197,8 +203,10 @@ def slice_png(loaded: Loaded, at: list[int]) -> bytes:
     chosen = values
     for axis in range(outer):
         chosen = chosen[max(0, min(at[axis] if axis < len(at) else 0, chosen.shape[0] - 1))]
-    if chosen.dtype.kind == "b":
-        chosen = chosen.astype(np.uint8) * 255
+    if values.dtype in (np.bool_, np.uint8):
+        most = int(values.max())
+        brighter = 255 // most if 0 < most <= MOST_CLASSES else 1
+        chosen = chosen.astype(np.uint8) * np.uint8(brighter)
     if chosen.ndim == 3 and chosen.shape[2] == 1:
         chosen = chosen[:, :, 0]
     return array_png(chosen)

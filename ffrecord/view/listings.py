@@ -128,7 +128,10 @@ def rows(index: Index, numbers: Numbers, with_paths: bool) -> list[dict[str, Any
             "kind": "folder" if end.is_folder else "file" if end.is_file else "broken link",
         }  # fmt: skip
         if end.is_folder:
-            row["entries"] = len(index.entries(target))
+            inside = index.entries(target)
+            row["entries"] = len(inside)
+            inner = _inodes(index, np.arange(inside.start, inside.stop))
+            row["folders"] = bool(are(index, inner, stat.S_IFDIR).any())
         if status.is_symlink:
             row["target"] = shown(to_text(index.target(inode)))
         found.append(row)

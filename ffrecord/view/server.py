@@ -7,6 +7,7 @@ figures. The page opens six connections at most, so threads are few.
 from __future__ import annotations
 
 import contextlib
+import errno
 import select
 import socket
 import sys
@@ -30,6 +31,13 @@ PATIENCE = 120.0  # seconds after which an idle connection is closed
 MOST_STRANGERS = 64  # connections that have not shown the token
 METHODS = ("GET", "HEAD", "POST")
 
+_REFUSED = {
+    errno.EADDRNOTAVAIL: "not an address of this machine; "
+    "`hostname -I` lists them, and 0.0.0.0 stands for all",
+    errno.EADDRINUSE: "another program listens there; choose another --port",
+    errno.EACCES: "only root may listen on this port; choose a --port of 1024 or more",
+}
+
 
 class Server(Closing):
     """Serves one page. `close` ends it and closes the files.
@@ -51,7 +59,8 @@ class Server(Closing):
             self._http = _Listener((host, port), self._access, App(opened))
         except OSError as error:
             opened.close()
-            raise OSError(error.errno, error.strerror, f"{host}:{port}") from error
+            why = _REFUSED.get(error.errno or 0, error.strerror)
+            raise OSError(error.errno, why, f"{host}:{port}" if port else host) from error
         self._thread: threading.Thread | None = None
 
     @property

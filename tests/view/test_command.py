@@ -63,12 +63,26 @@ def test_the_command_line_of_the_browser_has_no_token(archive: Path, tmp_path: P
     assert not Path(given.removeprefix("file://")).exists()
 
 
+def test_without_a_browser_the_command_says_so(archive: Path) -> None:
+    env = {"PATH": "", "PYTHONPATH": os.environ.get("PYTHONPATH", "")}
+    with subprocess.Popen(
+        [*COMMAND, str(archive), "--open"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+        text=True, env=env,
+    ) as running:  # fmt: skip
+        try:
+            assert running.stderr is not None
+            said = [running.stderr.readline() for _ in range(2)]
+        finally:
+            running.send_signal(signal.SIGINT)
+    assert "no browser was found" in said[1]
+
+
 @pytest.mark.parametrize(
     ("arguments", "said", "code"),
     [
         (["missing.ffr"], "missing.ffr", 13),
         (["{archive}", "--port", "99999"], "from 0 to 65535", 2),
-        (["{archive}", "--host", "198.51.100.7"], "198.51.100.7", 13),
+        (["{archive}", "--host", "198.51.100.7"], "198.51.100.7: not an address of this", 13),
     ],
 )
 def test_mistakes_are_one_line(archive: Path, arguments: list[str], said: str, code: int) -> None:

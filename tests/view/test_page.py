@@ -285,6 +285,32 @@ def test_enter_jumps_to_a_path(tab: Tab) -> None:
     tab.see("#main .item.chosen", "0030.jpg")
 
 
+def test_enter_jumps_to_a_path_from_the_top_too(tab: Tab) -> None:
+    tab.go("#/kinds")
+    tab.see("#main .item", "code.py")
+    tab.page.locator("input[type=search]").fill("photos/0030.jpg")
+    tab.page.keyboard.press("Enter")
+    tab.see("#preview h2[title='photos/0030.jpg']")
+
+
+def test_another_file_in_the_url_is_chosen(tab: Tab) -> None:
+    tab.go("#/photos?open=photos/0000.jpg")
+    tab.see("#main .item.chosen", "0000.jpg")
+    tab.move("#/photos?open=photos/0030.jpg")
+    tab.see("#main .item.chosen", "0030.jpg")
+    tab.page.locator("[title='Next (→)']").click()
+    tab.see("#preview h2[title='photos/0031.jpg']")
+
+
+def test_a_path_of_many_folders_can_be_read(tab: Tab) -> None:
+    tab.go("#/" + "/".join(f"folder{number}" for number in range(60)))
+    tab.see(".crumbs a", "folder59")
+    ends = tab.page.locator(".crumbs a").evaluate_all(
+        "each => each.map(a => [a.scrollWidth, a.clientWidth])"
+    )
+    assert all(needed <= room for needed, room in ends)
+
+
 def test_a_sample_is_the_same_for_a_shared_link(tab: Tab) -> None:
     tab.go("#/photos?view=table")
     tab.see("#main .item", "0001.jpg")

@@ -21,7 +21,7 @@ from ffrecord.view import arrays, kinds, notebook, pictures, texts
 from ffrecord.view.app import STATIC
 from ffrecord.view.contents import Found, Item
 from ffrecord.view.distributions import Distributions, Filter
-from ffrecord.view.listings import Asked, Listings, entry_path, expression, shown
+from ffrecord.view.listings import Asked, Listings, entry_path, expression, rows, shown
 from ffrecord.view.thumbnails import Thumbnails
 from ffrecord.view.values import stored
 from tests.view import corpus
@@ -74,6 +74,9 @@ def test_listings_agree_with_the_folder_on_disk(archive: Path, tree: Path) -> No
         assert set(top) == {path.name for path in tree.iterdir()}
         assert top[: len(folders)] == sorted(folders)  # folders first
         assert paths(Asked(folders_only=True)) == folders
+        for row in rows(index, listings.numbers(Asked(folders_only=True)), False):
+            inside = [each for each in (tree / row["name"]).iterdir() if not each.is_symlink()]
+            assert row["folders"] == any(each.is_dir() for each in inside)
         kinds_folder = next(int(n) for n in listings.numbers(Asked()) if index.name(n) == b"kinds")
         inode = int(index.tables.entries["inode"][kinds_folder])
         by_size = [everything[path].stat().st_size for path in paths(Asked(inode, order="size"))]
@@ -169,8 +172,7 @@ def test_statistics_of_arrays(dtype: str, order: str) -> None:
     assert facts["statistics"]["mean"] == pytest.approx(values.astype("f8").mean())
     assert sum(bin_["count"] for bin_ in facts["histogram"]) == values.size
     picture = Image.open(io.BytesIO(arrays.slice_png(loaded, [3])))
-    due = values[3].astype("f8")
-    due = due if dtype == "u1" else due * 255
+    due = values[3].astype("f8") * 255
     assert (np.asarray(picture) == due).all()
 
 
@@ -181,6 +183,17 @@ def test_a_part_of_an_array_is_shown_as_a_part() -> None:
     assert 0 < len(loaded.values) < 100
     assert (loaded.values.ravel() == np.arange(loaded.values.size)).all()
     assert not loaded.is_whole
+    assert arrays.describe(loaded)["cut_off"]
+    flat = arrays.load_npy(corpus.npy(np.ones((30, 30)))[:-1000])
+    assert flat.is_cut_off
+
+
+@pytest.mark.parametrize(("most", "due"), [(1, 255), (20, 240), (200, 200), (0, 0)])
+def test_small_bytes_are_shown_brighter(most: int, due: int) -> None:
+    mask = np.zeros((2, 4, 4), np.uint8)
+    mask[1, 1:3] = most
+    data = arrays.slice_png(arrays.Loaded(mask, mask.shape), [1])
+    assert np.asarray(Image.open(io.BytesIO(data))).max() == due
 
 
 @pytest.mark.parametrize(

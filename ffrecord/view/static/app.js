@@ -64,7 +64,7 @@ async function start() {
       middle.show();
     } else if (state.view !== before.view) {
       middle.ready(middle.total);
-    } else if (!isDataset && state.open && state.open !== before.open && !before.open) {
+    } else if (!isDataset && state.open && state.open !== before.open && !(before.open && middle.isChosen(state.open))) {
       middle.locate();
     }
     // A list that was replaced loses the focus, and with it the keys.

@@ -89,7 +89,14 @@ export class Bar {
   async toPath(text) {
     const { path } = current();
     const ref = encodeURIComponent(text.replace(/^\/+|\/+$/g, "")).replace(/%2F/g, "/");
-    const { row } = await ask("api/locate", { path: path && !text.startsWith("/") ? `${path}/${ref}` : ref });
+    const inside = path && !text.startsWith("/");
+    let row;
+    try {
+      ({ row } = await ask("api/locate", { path: inside ? `${path}/${ref}` : ref }));
+    } catch (error) {
+      if (!inside || !ref.includes("/")) throw error;
+      ({ row } = await ask("api/locate", { path: ref })); // a path from the top
+    }
     this.search.value = "";
     if (row.kind === "folder") go({ path: row.ref, q: "", seed: "", open: "", page: "" });
     else go({ path: row.ref.split("/").slice(0, -1).join("/"), open: row.ref, q: "", seed: "", page: "" });

@@ -1,7 +1,7 @@
 // The middle of the page: files or records as a grid of thumbnails, or as a table.
 
 import { ask } from "./api.js";
-import { button, counted, el, fill, human, icon, notice, number, time } from "./dom.js";
+import { button, counted, el, entries, fill, human, icon, notice, number, time } from "./dom.js";
 import { Rows } from "./rows.js";
 import { Scroller } from "./scroller.js";
 import { current, go } from "./state.js";
@@ -70,9 +70,9 @@ export class Browser {
     clearTimeout(this.slow);
     this.total = total;
     const state = current();
-    const what = this.about.kind === "records" ? "record" : state.q ? "match" : state.seed ? "file" : "entrie";
+    const what = this.about.kind === "records" ? "record" : state.q ? "match" : state.seed ? "file" : "entry";
     const words = what === "match" ? `${number(total)} ${total === 1 ? "match" : "matches"}`
-      : what === "entrie" ? `${number(total)} ${total === 1 ? "entry" : "entries"}` : counted(total, what);
+      : what === "entry" ? entries(total) : counted(total, what);
     const where = state.q ? ` for “${state.q}”` : state.seed ? `, drawn at random with seed ${state.seed}` : "";
     fill(this.head, el("span", {}, words, where), this.view === "table" && this.titles());
     if (!total) {
@@ -155,7 +155,7 @@ export class Browser {
 
   fillCell(made, row) {
     const face = el("div", { class: "face" }, this.face(row));
-    const detail = row.kind === "folder" ? `${number(row.entries)} ${row.entries === 1 ? "entry" : "entries"}`
+    const detail = row.kind === "folder" ? entries(row.entries)
       : row.kind === "file" ? human(row.size) : row.kind;
     made.append(face, el("div", { class: "name" }, this.about.kind === "records" ? `#${number(row.id)}` : this.name(row)),
       el("div", { class: "detail" }, detail));
@@ -169,8 +169,7 @@ export class Browser {
       const thumb = this.thumbs.get(String(row.id));
       if (!thumb) return el("div", { class: "blank" });
       if (thumb.url) return el("img", { src: thumb.url, alt: "", draggable: false });
-      const damaged = thumb.problem.includes("checksum");
-      return el("div", { class: "problem", title: thumb.problem }, icon("damaged"), damaged ? "damaged" : "no preview");
+      if (thumb.problem.includes("checksum")) return el("div", { class: "problem", title: thumb.problem }, icon("damaged"), "damaged");
     }
     if (row.start) return el("div", { class: "start" }, row.start);
     const end = this.name(row).split(".");
@@ -189,7 +188,7 @@ export class Browser {
     made.append(
       el("span", { class: "name" }, icon(row.target === undefined ? mark : "link"), el("span", {}, row.name),
         row.target !== undefined && el("span", { class: "muted" }, ` → ${row.target}`)),
-      el("span", { class: "number" }, row.kind === "folder" ? `${number(row.entries)} entries` : human(row.size)),
+      el("span", { class: "number" }, row.kind === "folder" ? entries(row.entries) : human(row.size)),
       el("span", { class: "number" }, time(row.time)), el("span", { class: "mode" }, row.mode));
   }
 
@@ -231,6 +230,11 @@ export class Browser {
     this.scroller.cells.get(before)?.classList.remove("chosen");
     this.scroller.reveal(index, options);
     this.scroller.cells.get(index)?.classList.add("chosen");
+  }
+
+  isChosen(ref) {
+    const row = this.rows.get(this.chosen);
+    return Boolean(row) && this.ref(row) === ref;
   }
 
   enter(row) {

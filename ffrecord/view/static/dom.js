@@ -72,6 +72,7 @@ export function human(size) {
 const grouped = new Intl.NumberFormat("en");
 export const number = (value) => grouped.format(value);
 export const counted = (count, what) => `${number(count)} ${what}${count === 1 ? "" : "s"}`;
+export const entries = (count) => `${number(count)} ${count === 1 ? "entry" : "entries"}`;
 
 export function short(value) {
   if (!Number.isFinite(value)) return String(value);

@@ -219,7 +219,12 @@ function array(preview, facts) { drawArray(preview.body, facts); }
 function drawArray(box, facts, member) {
   const shape = facts.shape.length ? facts.shape.map(number).join(" × ") : "one number";
   const parts = [el("p", { class: "shape" }, el("b", {}, shape), ` ${facts.dtype}`)];
-  if (!facts.whole) parts.push(notice("problem", `Only the first part is shown: ${facts.loaded.join(" × ")}.`));
+  if (!facts.whole) {
+    const is = facts.loaded.length === facts.shape.length;
+    const loaded = facts.loaded.map(number).join(" × ");
+    const part = is ? `${loaded} of ${shape}` : `the first ${loaded} of ${number(facts.shape.reduce((a, b) => a * b, 1))} values`;
+    parts.push(notice("problem", `${facts.cut_off ? "The file is cut off. " : ""}Only a part is shown: ${part}.`));
+  }
   if (facts.picture) {
     const at = facts.slices.map(() => 0);
     const source = () => url("api/slice", { key: facts.key, member, at: at.join(",") });

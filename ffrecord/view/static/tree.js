@@ -83,7 +83,7 @@ export class Tree {
     const inner = node.open.get(position);
     const chosen = ref === current().path;
     const twist = el("button", {
-      type: "button", class: `twist${inner ? " open" : ""}`, tabIndex: -1, hidden: row.entries === 0,
+      type: "button", class: `twist${inner ? " open" : ""}`, tabIndex: -1, hidden: !row.folders,
       "aria-label": inner ? "Close" : "Open", onclick: (event) => { event.stopPropagation(); this.toggle(node, position, ref); },
     }, icon("right"));
     const made = el("div", {
