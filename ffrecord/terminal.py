@@ -10,7 +10,7 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import takewhile
+from itertools import pairwise, takewhile
 from typing import Any, NoReturn, TextIO
 
 EXIT_DAMAGED = 1
@@ -79,7 +79,11 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         program = self.prog.partition(" ")[0]
-        complain(f"{message}{self._hint()}; see `{self.prog} --help`", program=program)
+        # "-lt" is -l and -t to argparse, which calls t an argument of -l.
+        unknown = re.fullmatch(r"argument -\w(?:/\S+)?: ignored explicit argument '(.).*'", message)
+        message = message if unknown is None else f"unknown option -{unknown[1]}"
+        hint = self._value_hint() if message.endswith("expected one argument") else ""
+        complain(f"{message}{hint or self._hint()}; see `{self.prog} --help`", program=program)
         self.exit(EXIT_USAGE)
 
     def _hint(self) -> str:
@@ -108,6 +112,16 @@ class Parser(argparse.ArgumentParser):
             return ""
         meant = self.other_names.get(word) or nearest(word, commands)
         return f"; did you mean {meant}?" if meant else ""
+
+    def _value_hint(self) -> str:
+        """Return advice on a value that begins with -, which argparse takes for an option."""
+        for name, value in pairwise(self._given):
+            action = self._option_string_actions.get(name)
+            if action is None or action.nargs == 0 or not name.startswith("--"):
+                continue
+            if value.startswith("-") and value not in self._option_string_actions:
+                return f"; write {name}={value} if this is its value"
+        return ""
 
     def _unknown_options(self) -> Iterator[str]:
         known = self._option_string_actions

@@ -62,7 +62,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         description="Mount a packed folder as a directory, read-only or with an overlay.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
-    parser.add_argument("--version", action="version", version=f"{PROGRAM} {__version__}")
+    parser.add_argument("-V", "--version", action="version", version=f"{PROGRAM} {__version__}")
     add_arguments(parser)
     return parser.parse_args(arguments)
 

@@ -19,7 +19,7 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
 from typing import NoReturn
 
@@ -94,12 +94,26 @@ def _run(arguments: Sequence[str] | None) -> int:
     if options.command not in ENDED_BY_SIGNALS:
         clean_up_when_ended()
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # blocked by __main__
-    if getattr(options, "cache", None) is None and getattr(options, "cache_size", None) is None:
-        return run(options)
-    from ffrecord.cli.common import caching  # needed by few command lines
+    with _explained(options.command):
+        if getattr(options, "cache", None) is None and getattr(options, "cache_size", None) is None:
+            return run(options)
+        from ffrecord.cli.common import caching  # needed by few command lines
 
-    with caching(options):
-        return run(options)
+        with caching(options):
+            return run(options)
+
+
+@contextlib.contextmanager
+def _explained(command: str) -> Iterator[None]:
+    """Add advice to the error for a path that goes on behind the name of an archive."""
+    try:
+        yield
+    except NotADirectoryError as error:
+        if COMMANDS[command].more_paths != "path":  # the command takes no names in archives
+            raise
+        from ffrecord.cli.missing import inside_an_archive  # needed only here
+
+        raise inside_an_archive(error, command) from None
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:

@@ -74,7 +74,7 @@ def make_parser(words: Collection[str] | None = None) -> argparse.ArgumentParser
         formatter_class=_GroupedHelpFormatter,
     )
     parser.other_names = OTHER_COMMANDS
-    parser.add_argument("--version", action="version", version=f"ffrecord {__version__}")
+    parser.add_argument("-V", "--version", action="version", version=f"ffrecord {__version__}")
     commands = parser.add_subparsers(
         title="commands", metavar="COMMAND", dest="command", required=True
     )

@@ -86,6 +86,13 @@ def errors_naming(
         raise OSError(error.errno, why, f"{archive}: {error.filename}") from error
 
 
+def refuse_dash(options: argparse.Namespace, out: str) -> None:
+    """End with an error if the file to write is `-`: archives do not go to standard output."""
+    if out == "-":
+        what = "- would be a file of this name, because archives are not written to standard output"
+        options.parser.error(f"{what}; name a file, or write ./-")
+
+
 def refuse_datasets(path: str) -> None:
     """Raise an error if the path is a typed dataset. For commands that take packed folders."""
     if os.path.isdir(path) or is_url(path):

@@ -7,7 +7,7 @@ import dataclasses
 import json
 
 from ffrecord.archive.counts import Counts
-from ffrecord.cli.common import describe_counts, shows_progress
+from ffrecord.cli.common import describe_counts, refuse_dash, shows_progress
 from ffrecord.convert import FORMATS, ConversionReport, convert
 from ffrecord.remote.urls import shown
 from ffrecord.terminal import printable
@@ -20,6 +20,7 @@ def run(options: argparse.Namespace) -> int:
             "DST is missing: name the files to convert, then the file or folder to write"
         )
     *sources, target = options.paths
+    refuse_dash(options, target)
     report = convert(
         sources, target,
         source_format=options.source, target_format=options.target,

@@ -24,6 +24,18 @@ MOST_PARTS = 64
 """Most names at the start of a path that are left out, one after the other, to find the rest."""
 
 
+def inside_an_archive(error: OSError, command: str) -> OSError:
+    """Return the error for a path such as photos.ffr/cats with the command that is meant."""
+    path = os.fsdecode(error.filename or "")
+    file = path.rstrip("/")
+    while file not in ("", "/") and not os.path.isfile(file):
+        file = os.path.dirname(file)
+    inside = path[len(file) :].strip("/")
+    words = f"ffrecord {command} {shlex.join([file, inside])}"
+    what = f"{error.strerror}; a path in an archive is a word of its own: `{words}`"
+    return OSError(error.errno, what, path) if os.path.isfile(file) else error
+
+
 class _End(NamedTuple):
     """Place at which a path stops existing."""
 
@@ -51,7 +63,7 @@ def explain(archive: str, index: Index, path: str, options: argparse.Namespace) 
 
 
 def _advice(archive: str, index: Index, end: _End, path: str, options: argparse.Namespace) -> str:
-    if re.search(rb"[*?[]", end.name):
+    if re.search(rb"\*|\[.+\]", end.name):
         instead = "each file" if options.command == "cat" else "the folder or each file"
         return f"patterns are not expanded, so name {instead}"
     if not end.above and (rest := _below_the_packed_folder(index, end)):

@@ -9,7 +9,7 @@ import shlex
 
 from ffrecord.archive.pack import PackReport, pack_folder, packing_bar
 from ffrecord.cli import plans
-from ffrecord.cli.common import shows_progress
+from ffrecord.cli.common import refuse_dash, shows_progress
 from ffrecord.cli.plans import print_report
 from ffrecord.errors import FFRecordError
 from ffrecord.remote.urls import shown
@@ -59,6 +59,12 @@ def _check_arguments(options: argparse.Namespace) -> None:
     elif len(given) < 2:
         missing = ["FOLDER", "OUT"][len(given) :]
         options.parser.error(f"the following arguments are required: {', '.join(missing)}")
+    if options.out is not None:
+        refuse_dash(options, options.out)
+        is_new_folder = options.out.endswith("/") and not os.path.isdir(options.out)
+        if is_new_folder and options.shard_size is None:
+            what = f"{options.out} ends with a slash, but an archive without --shard-size is a file"
+            options.parser.error(f"{what}; leave the slash out")
 
 
 def _refuse_planned_options(options: argparse.Namespace) -> None:

@@ -7,7 +7,8 @@ import json
 from dataclasses import asdict
 
 from ffrecord.archive.names import json_facts
-from ffrecord.cli.common import shows_progress
+from ffrecord.cli.common import refuse_dash, shows_progress
+from ffrecord.errors import FFRecordError
 from ffrecord.progress import bar
 from ffrecord.records.salvage import SalvageReport, salvage_file
 from ffrecord.terminal import EXIT_DAMAGED, EXIT_USAGE, complain, printable
@@ -30,8 +31,11 @@ NAMES_MAY_BE_LOST = (
 
 
 def run(options: argparse.Namespace) -> int:
+    refuse_dash(options, options.out)
     try:
         report = _salvage(options)
+    except FFRecordError:
+        raise
     except ValueError as error:  # OUT is BROKEN itself
         complain(error)
         return EXIT_USAGE

@@ -29,7 +29,13 @@ from ffrecord.convert.shapes import ConvertOptions, NamedFiles, Records, Rows, S
 from ffrecord.dataset.remote import entries, has_spec
 from ffrecord.dataset.sharded import shards_among
 from ffrecord.dataset.spec import FORMAT, LARGEST_SPEC, SPEC_NAME
-from ffrecord.errors import ConversionError, FFRecordError, MissingPackageError
+from ffrecord.errors import (
+    ConversionError,
+    FFRecordError,
+    MissingPackageError,
+    NotFFRecordError,
+    UrlError,
+)
 from ffrecord.format.index import INDEX_NAME
 from ffrecord.format.records import PART_NAME
 from ffrecord.records.opening import refuse_other_kinds
@@ -180,7 +186,11 @@ def _remote_format(url: str) -> str:
     shards = shards_among(entries(url))
     if shards and has_spec(joined(url, shards[0])):
         return "dataset"
-    return _ours(url)
+    try:
+        return _ours(url)
+    except NotFFRecordError:
+        why = "not an FFRecord file; other formats are not read over the network; download it first"
+        raise UrlError(f"{shown(url)}: {why}") from None
 
 
 def _folder_format(path: str) -> str:

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from ffrecord.aliases import Ints, Mask
 from ffrecord.disk.source import CHUNK, Recheck, Source, whole_file
-from ffrecord.errors import FFRecordError, SampleChecksumError
+from ffrecord.errors import FFRecordError, SampleChecksumError, UrlError
 from ffrecord.format import records as record_layout
 from ffrecord.format.checksum import crc32
 from ffrecord.format.index import is_index
@@ -29,6 +29,7 @@ from ffrecord.records import broken_header
 from ffrecord.records.broken_header import NOWHERE, Claims
 from ffrecord.records.opening import refuse_other_kinds
 from ffrecord.records.writer import ArchiveWriter, FileWriter
+from ffrecord.remote.urls import is_url, not_local, shown
 from ffrecord.text import path_text, there_already
 
 Progress: TypeAlias = Callable[[str, int, int], None]
@@ -89,6 +90,10 @@ def salvage_file(
             number of records done, and the number of all records.
     """
     path = path_text(broken)
+    if is_url(path):
+        raise not_local(path)
+    if is_url(out):
+        raise UrlError(f"{shown(out)}: salvage writes a local file; name one, then upload it")
     if path.endswith(journal_path(".partial")):
         path = path[: -len(journal_path(""))]
     refuse_other_kinds(path)

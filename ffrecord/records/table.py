@@ -23,13 +23,14 @@ import numpy.typing as npt
 from ffrecord.aliases import Bytes, Ints
 from ffrecord.disk.source import SourceSet
 from ffrecord.disk.warming import Range
-from ffrecord.errors import ClosedError, SampleChecksumError, StructureError, UrlError
+from ffrecord.errors import ClosedError, SampleChecksumError, StructureError
 from ffrecord.format import records as record_layout
 from ffrecord.format.checksum import crc32
 from ffrecord.format.padding import ALIGNMENT
 from ffrecord.records.batch import Batch, Sources
 from ffrecord.records.indices import check_bounds
 from ffrecord.records.ranges import Extent
+from ffrecord.remote.urls import not_local
 
 # One or two records of at most this size are read one by one, without a batch.
 SMALL_BATCH = 2
@@ -83,7 +84,7 @@ class Table(ABC):
         """Return the open files; raise an error if they are read over the network."""
         sources = self.require_open()
         if not isinstance(sources, SourceSet):
-            raise UrlError(f"{self.name}: this needs a local file; download it first")
+            raise not_local(self.name)
         return sources
 
     @property

@@ -79,6 +79,11 @@ def _parts(url: str) -> tuple[str, str, str, str]:
     return scheme, place, path, end
 
 
+def not_local(url: str) -> UrlError:
+    """Return the error for a URL in the place of a local file that is read."""
+    return UrlError(f"{shown(url)}: this needs a local file; download it first")
+
+
 def split(url: str) -> SplitResult:
     """Return the parts of a URL; raise UrlError if it cannot be split."""
     try:

@@ -201,13 +201,12 @@ def slice_png(loaded: Loaded, at: list[int]) -> bytes:
         raise ValueError("the array cannot be shown as a picture")
     outer = _outer(values)
     chosen = values
-    brightest = int(values.max()) if values.dtype == np.uint8 else 0
     for axis in range(outer):
         chosen = chosen[max(0, min(at[axis] if axis < len(at) else 0, chosen.shape[0] - 1))]
-    if chosen.dtype.kind == "b":
-        chosen = chosen.astype(np.uint8) * 255
-    if chosen.dtype == np.uint8:  # a mask, or numbers of classes
-        chosen = chosen * np.uint8(255 // max(1, brightest) if brightest <= MOST_CLASSES else 1)
+    if values.dtype in (np.bool_, np.uint8):
+        most = int(values.max())
+        brighter = 255 // most if 0 < most <= MOST_CLASSES else 1
+        chosen = chosen.astype(np.uint8) * np.uint8(brighter)
     if chosen.ndim == 3 and chosen.shape[2] == 1:
         chosen = chosen[:, :, 0]
     return array_png(chosen)

@@ -173,9 +173,10 @@ def test_a_missing_argument_has_the_name_that_help_shows(
 
 def test_versions_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
     for main, name in ((cli.main, "ffrecord"), (fuse_cli.main, "ffrecord-fuse")):
-        with pytest.raises(SystemExit) as end:
-            main(["--version"])
-        assert (end.value.code, capsys.readouterr().out) == (0, f"{name} {__version__}\n")
+        for option in ("--version", "-V"):
+            with pytest.raises(SystemExit) as end:
+                main([option])
+            assert (end.value.code, capsys.readouterr().out) == (0, f"{name} {__version__}\n")
 
 
 def test_the_help_of_ffrecord_fuse_has_examples(capsys: pytest.CaptureFixture[str]) -> None:

@@ -32,6 +32,14 @@ def environment(place: Path) -> dict[str, str]:
     return {**programs(place / "bin"), "PYTHONPATH": str(ROOT)}
 
 
+def test_the_demo_takes_no_arguments() -> None:
+    done = subprocess.run(
+        [ROOT / "scripts/demo", "-x"], capture_output=True, text=True, timeout=PATIENCE, check=False
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "demo: takes no arguments, only --help\n"
+
+
 def test_files_are_read_from_the_server_with_few_requests(place: Path) -> None:
     done = subprocess.run(
         [*DEMO, "remote", "photos.ffr", "photos"], cwd=place, env=environment(place),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import tarfile
 from pathlib import Path
 
@@ -53,11 +54,14 @@ def test_ls_cat_info_and_verify_take_urls(urls: str) -> None:
     assert [line.partition(": OK")[0] for line in checked] == [f"{urls}/{name}" for name in names]
 
 
-def test_extract_and_convert_take_urls(urls: str, tmp_path: Path) -> None:
+def test_extract_and_convert_take_urls(site: Site, urls: str, tmp_path: Path) -> None:
     run("extract", f"{urls}/tree.ffr", "-C", tmp_path / "out")
     for name, content in FILES.items():
         assert (tmp_path / "out" / name).read_bytes() == content
     run("convert", f"{urls}/tree.ffr", tmp_path / "tree.tar")
+    shutil.copy(tmp_path / "tree.tar", site.folder / "commands")
+    refused = run("convert", f"{urls}/tree.tar", tmp_path / "again.ffr", code=UrlError.exit_code)
+    assert "tree.tar: not an FFRecord file; other formats are not read over the network" in refused
     with tarfile.open(tmp_path / "tree.tar") as tar:
         assert {member.name for member in tar if member.isfile()} >= set(FILES)
     run("convert", f"{urls}/plain.ffr", tmp_path / "plain.recordio", "--to", "recordio")
