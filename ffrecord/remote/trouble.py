@@ -37,6 +37,7 @@ class Trouble(Exception):  # noqa: N818 - users never see it
     kind: Kind
     what: str
     status: int | None = None
+    is_late: bool = False  # the time limit of the attempt was over
 
     def __post_init__(self) -> None:
         Exception.__init__(self, self.what)

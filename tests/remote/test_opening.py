@@ -105,7 +105,7 @@ def test_a_server_that_cannot_be_reached_is_given_up_soon(monkeypatch: pytest.Mo
     store = Memory("no connection")
     with pytest.raises(RemoteError, match="failed 4 times: no connection"):
         opened(store, monkeypatch)
-    assert len(store.spans) == 2 * retries.OPENING_ATTEMPTS
+    assert len(store.spans) == 2 * retries.CONNECT_ATTEMPTS
 
 
 def test_bytes_whose_read_ahead_failed_are_requested_again(
