@@ -28,8 +28,8 @@ from ffrecord.text import there_already
 
 LONGEST_NAME = 200  # bytes; a key may be longer than the names of local files
 UNFINISHED = (
-    "; the parts that were uploaded could not be removed from the store: `ffrecord cache rm` "
-    "removes them"
+    "; the parts that were uploaded could not be removed from the store: `ffrecord cache rm "
+    "--unfinished` removes them"
 )
 Tell = Callable[[int, int], None]
 """Takes the bytes that have been sent, and all bytes to send."""

@@ -7,6 +7,7 @@ import itertools
 import json
 import os
 import re
+import shlex
 import signal
 import stat
 import subprocess
@@ -561,10 +562,13 @@ def test_a_killed_upload_is_invisible_and_is_aborted_later(
     assert "SECRET" not in repr(left)
     folder = str(tmp_path / "state/ffrecord")
     assert cli.main(["cache", "ls", "--cache", folder]) == 0
+    listed = capsys.readouterr().out
     assert f"unfinished upload, begun 0 seconds ago: {left.name}" in re.sub(
-        r"begun \d+ (second|minute)s? ago", "begun 0 seconds ago", capsys.readouterr().out
+        r"begun \d+ (second|minute)s? ago", "begun 0 seconds ago", listed
     )
-    assert cli.main(["cache", "rm", left.name, "--cache", folder]) == 0
+    advised = re.search("`ffrecord (.*)` aborts them", listed)
+    assert advised
+    assert cli.main(shlex.split(advised[1])) == 0
     assert "aborted 1 unfinished upload" in capsys.readouterr().out
     assert keys(server) == []
     assert pending(server) == []
