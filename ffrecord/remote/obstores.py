@@ -44,6 +44,9 @@ CLIENT_OPTIONS = frozenset({
 _PLAIN_PATH = re.compile(r"(/(?!\.\.?(/|$))[\w.~-]+)+/?", re.ASCII)
 """Paths of web servers that are also keys: nothing is quoted, and no part is `.` or `..`."""
 
+_MISSING = re.compile("Missing (AccessKeyId|SecretAccessKey)")
+"""Message of obstore for a secret without its key, or a key without its secret."""
+
 _PLACES = ("bucket", "endpoint", "account_name", "container_name")
 """Options that say where a store is."""
 
@@ -271,6 +274,8 @@ def from_url(url: str) -> tuple[tuple[str, str], str]:
         return (scheme, url), ""
     # Everything after the bucket is the key, even ? and #.
     bucket, _, key = url[len(parts.scheme) + 3 :].partition("/")
+    if not bucket:
+        raise UrlError(f"{urls.shown(url)}: the URL has no bucket; write {scheme}://BUCKET/KEY")
     return (scheme, f"{scheme}://{bucket}"), key
 
 
@@ -313,6 +318,11 @@ def open_store(root: tuple[str, str], options: Mapping[str, Any], deadline: floa
         # A panic of obstore is no Exception.
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
+        missing = _MISSING.search(str(error))
+        if missing:
+            name = "_".join(re.findall("[A-Z][a-z]+", missing[1]))
+            what = f"the credentials lack a part; set AWS_{name.upper()}, or {name.lower()} in "
+            raise UrlError(f"{urls.shown(url)}: {what}storage_options") from None
         names = ", ".join(map(repr, options)) or "none"
         what = f"{urls.shown(url)}: cannot be opened with these "
         what += f"options ({type(error).__name__}); storage_options has the names {names}"

@@ -36,8 +36,9 @@ def completed(config: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
         return config, None
     found = _profile(profile or "default")
     if not found:
-        if asked is not None:
-            raise UrlError(f"there is no profile {asked!r} in ~/.aws; check its name")
+        if profile:
+            whose = "check its name" if asked else "check AWS_PROFILE"
+            raise UrlError(f"there is no profile {profile!r} in ~/.aws; {whose}")
         return config, None
     provider = None
     if any(name in found for name in _BY_ROLE):

@@ -75,6 +75,15 @@ def test_a_refusal_is_not_repeated(
     assert len(through.requests) == 2
 
 
+def test_credentials_of_stores_are_no_advice_for_web_servers(
+    through: Proxy, record_file: str
+) -> None:
+    through.fault = lambda request: "403"
+    with pytest.raises(PermissionError, match="check the URL: its signature") as caught:
+        FileReader(f"{through.url}/{record_file}")
+    assert "storage_options" not in str(caught.value)
+
+
 def test_a_server_without_ranges_is_an_error_that_says_so(through: Proxy, record_file: str) -> None:
     through.fault = lambda request: "200"
     with pytest.raises(RemoteError, match="does not answer requests for ranges"):

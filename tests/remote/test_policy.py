@@ -19,6 +19,8 @@ from ffrecord.remote.options import Options
 from ffrecord.remote.trouble import Kind, Span, Trouble, of_obstore, of_status
 from tests.support.patience import PATIENCE
 
+METADATA = "http://169.254.169.254/latest/api/token"
+
 
 def measured(latency: float, bandwidth: float) -> Meter:
     found = Meter()
@@ -156,7 +158,27 @@ def test_a_status_has_a_kind(status: int, kind: Kind) -> None:
     assert "SECRET" not in str(found)
 
 
-METADATA = "http://169.254.169.254/latest/api/token"
+@pytest.mark.parametrize(
+    ("status", "code", "kind"),
+    [(400, "ExpiredToken", Kind.DENIED), (400, "InvalidToken", Kind.DENIED),
+     (400, "TokenRefreshRequired", Kind.DENIED), (400, "RequestTimeout", Kind.BUSY),
+     (400, "InvalidArgument", Kind.OTHER), (403, "RequestTimeTooSkewed", Kind.DENIED),
+     (503, "SlowDown", Kind.BUSY)],
+)  # fmt: skip
+def test_the_code_of_s3_is_in_the_message(status: int, code: str, kind: Kind) -> None:
+    text = f"Server returned non-2xx status code: {status} Why: <?xml?><Error><Code>{code}</Code>"
+    found = of_obstore(Exception(f"{text}<Message>SECRET</Message></Error>"), None)
+    assert found.kind is kind
+    assert found.what == f"the server answered with status {status} ({code})"
+
+
+def test_a_server_without_a_connection_is_named() -> None:
+    text = "Error performing GET https://u:SECRET@h.example:9/b/x?sig=SECRET in 1ms - HTTP error: "
+    found = of_obstore(Exception(f"{text}error sending request: ConnectError(tcp connect)"), None)
+    assert found.kind is Kind.CONNECT
+    assert found.what == "no connection to h.example:9"
+    found = of_obstore(Exception(f"Error performing PUT {METADATA}: Connection refused"), None)
+    assert found.what.startswith("no credentials were found")
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from ffrecord import (
     PackedFolder,
     RemoteError,
     ShardedDatasetReader,
+    UploadError,
     UrlError,
 )
 from ffrecord.remote import endpoints
@@ -134,12 +135,35 @@ def test_wrong_credentials_are_a_permission_error_that_does_not_show_them(
     assert caught.value.filename == "s3://bucket/packed.ffr"
 
 
-def test_wrong_options_and_profiles_are_named(uploaded: S3Server) -> None:
+def test_wrong_options_and_profiles_are_named(
+    uploaded: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(UrlError, match="'acess_key_id'") as caught:
         FileReader("s3://KEY:SECRET@bucket/a.ffr", storage_options={"acess_key_id": "SECRET"})
     assert "SECRET" not in str(caught.value)
     with pytest.raises(UrlError, match="no profile 'none'"):
         FileReader("s3://bucket/a.ffr", storage_options={"profile": "none"})
+    monkeypatch.setenv("AWS_PROFILE", "nope")
+    with pytest.raises(UrlError, match=r"no profile 'nope' in ~/\.aws; check AWS_PROFILE"):
+        FileReader("s3://bucket/a.ffr")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+    with pytest.raises(UrlError, match="set AWS_SECRET_ACCESS_KEY, or secret_access_key in"):
+        FileReader("s3://bucket/a.ffr")
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    with pytest.raises(UrlError, match="set AWS_ACCESS_KEY_ID, or access_key_id in"):
+        FileReader("s3://bucket/a.ffr", storage_options={"secret": "SECRET", "anon": False})
+    for url in ("s3://", "s3:///x", "gs:///x", "az://"):
+        with pytest.raises(UrlError, match="the URL has no bucket; write"):
+            FileReader(url)
+
+
+def test_a_missing_bucket_is_named_once(server: S3Server) -> None:
+    with (
+        pytest.raises(UploadError, match="the server has no such bucket, or lost a part") as caught,
+        ffrecord.FileWriter("s3://none/a.ffr", storage_options=server.options) as writer,
+    ):
+        writer.write_one(b"one")
+    assert "check the URL" not in str(caught.value)
 
 
 def test_options_of_the_client_stand_beside_those_of_the_store(uploaded: S3Server) -> None:
