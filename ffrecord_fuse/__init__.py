@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from ffrecord.remote.options import cache_folder
 from ffrecord.remote.urls import is_upath, is_url, shown
 from ffrecord_fuse.errors import MountError, OptionError
 from ffrecord_fuse.mounting.lifeline import Lifeline
@@ -73,7 +74,7 @@ def mount(
     if overlay is not None:
         words.append(f"overlay={escape(os.path.abspath(overlay))}")
     if cache is not None:
-        words.append(f"cache={escape(os.path.abspath(cache))}")
+        words.append(f"cache={escape(cache_folder(cache))}")
     if cache_size is not None:
         words.append(f"cache_size={cache_size}")
     source, secret = _source(archive, storage_options)

@@ -416,11 +416,18 @@ def _cache(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("action", choices=CACHE_ACTIONS, metavar="ACTION",
         help="ls: list copies and unfinished uploads; rm: remove them; verify: check copies",
     )  # fmt: skip
-    parser.add_argument("url", nargs="*", default=[], metavar="URL",
-        help="URLs of the files (default: all)")  # fmt: skip
+    parser.add_argument(
+        "url",
+        nargs="*",
+        default=[],
+        metavar="URL",
+        help="URLs of files, or of folders for everything in them (default for ls and verify: all)",
+    )
     parser.add_argument("--cache", metavar="DIR",
         help="folder of the cache (default: $FFRECORD_CACHE)")  # fmt: skip
-    _add_flag(parser, "--all", what="with rm: remove all of them")
+    _add_flag(parser, "--all", what="with rm: remove all copies and unfinished uploads")
+    what = "with rm: abort all unfinished uploads of killed processes, and remove no copies"
+    _add_flag(parser, "--unfinished", what=what)
     _add_json(parser)
 
 
@@ -531,6 +538,7 @@ COMMANDS = {
             "ffrecord cache ls --cache cached",
             "ffrecord cache rm s3://bucket/photos.ffr --cache cached",
             "ffrecord cache rm --all --cache cached",
+            "ffrecord cache rm --unfinished    # uploads of killed processes",
             "ffrecord cache verify --cache cached",
         ),
         more_paths="url",

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
+from ffrecord.cli.quoting import quoted
 from ffrecord.remote import uploads
 from ffrecord.remote.cache import listing
 from ffrecord.remote.cache.folder import CacheFolder
@@ -27,9 +28,13 @@ def run(options: argparse.Namespace) -> int:
     path = options.cache or os.environ.get(CACHE)
     if not path and options.action == "verify":
         options.parser.error(f"name the folder of the cache with --cache, or set {CACHE}")
-    if options.action == "rm" and bool(options.url) == options.all:
-        options.parser.error("name the URLs to remove, or use --all alone")
+    is_chosen = (bool(options.url), options.all, options.unfinished)
+    if options.action == "rm" and sum(is_chosen) != 1:
+        options.parser.error("name the URLs to remove, or use --all or --unfinished alone")
     folder = CacheFolder(cache_folder(path or uploads.default_folder()), None)
+    if path and not os.path.exists(folder.path):
+        why = f"no such folder; check --cache or {CACHE}"
+        raise FileNotFoundError(errno.ENOENT, why, folder.path)
     chosen = _chosen(folder, options)
     actions: dict[str, Callable[[CacheFolder, _Chosen, argparse.Namespace], int]]
     actions = {"ls": _ls, "rm": _rm, "verify": _verify}
@@ -42,18 +47,28 @@ class _Chosen(NamedTuple):
 
 
 def _chosen(folder: CacheFolder, options: argparse.Namespace) -> _Chosen:
-    """Return the copies and uploads of the URLs of a command; all if it has no URLs."""
-    copies = listing.listed(folder)
+    """Return the copies and uploads of a command: all, or those at its URLs and below them."""
+    copies = [] if options.unfinished else listing.listed(folder)
     unfinished = [] if options.action == "verify" else uploads.leftovers(folder.path)
     names = {shown(url) for url in options.url}
     known = {copy.url for copy in copies} | {each.name for each in unfinished}
-    for url in sorted(names - known):
-        why = "not in the cache; `ffrecord cache ls` shows the URLs in it"
-        raise FileNotFoundError(errno.ENOENT, why, url)
+    for url in sorted(names):
+        if not any(_is_at(each, url) for each in known):
+            why = "not in the cache; `ffrecord cache ls` shows the URLs in it"
+            raise FileNotFoundError(errno.ENOENT, why, url)
+
+    def is_named(url: str) -> bool:
+        return not names or any(_is_at(url, name) for name in names)
+
     return _Chosen(
-        [copy for copy in copies if not names or copy.url in names],
-        [each for each in unfinished if not names or each.name in names],
+        [copy for copy in copies if is_named(copy.url)],
+        [each for each in unfinished if is_named(each.name)],
     )
+
+
+def _is_at(url: str, name: str) -> bool:
+    """Return True if a URL is `name`, or is in the folder of that name."""
+    return url == name or url.startswith(f"{name.rstrip('/')}/")
 
 
 def _ls(folder: CacheFolder, chosen: _Chosen, options: argparse.Namespace) -> int:
@@ -84,7 +99,8 @@ def _ls(folder: CacheFolder, chosen: _Chosen, options: argparse.Namespace) -> in
         began = f"{_age(time.time() - each.began)} ago"
         print(f"unfinished upload, begun {began}: {printable(each.name)}")
     if chosen.unfinished:
-        print("their processes were killed; `ffrecord cache rm` aborts them")
+        where = f" --cache {quoted(options.cache)}" if options.cache else ""
+        print(f"their processes were killed; `ffrecord cache rm --unfinished{where}` aborts them")
     return 0
 
 

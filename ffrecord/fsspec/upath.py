@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import posixpath
 
+import fsspec
 from upath import UPath
 
 from ffrecord.fsspec.filesystem import PackedFolderFileSystem
+
+# universal_pathlib warns about protocols whose class is not loaded.
+fsspec.register_implementation("ffr", PackedFolderFileSystem, clobber=True)
 
 
 class PackedFolderPath(UPath):

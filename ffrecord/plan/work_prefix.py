@@ -20,7 +20,8 @@ keep a late task of an ended plan from replacing a shard of the new one:
   to the target, and then compares every shard with its receipt.
 
 Objects and receipts contain no credentials. Each process that uploads a shard has a record of it in
-its cache folder (`ffrecord.remote.uploads`), so `ffrecord cache rm` removes what a kill left.
+its cache folder (`ffrecord.remote.uploads`), so `ffrecord cache rm --unfinished` removes what a
+kill left.
 """
 
 from __future__ import annotations

@@ -100,7 +100,7 @@ class Link:
         self, attempt: Callable[[float], Awaitable[Result]], shown: str, span: Span | None,
         *, opening: bool, writing: bool = False,
     ) -> Result:  # fmt: skip
-        began, attempts = time.monotonic(), 0
+        began, attempts, trouble = time.monotonic(), 0, None
         length = 0 if span is None else max(span.end - span.begin, -span.begin)
         while True:
             attempts += 1
@@ -111,7 +111,8 @@ class Link:
                     began = time.monotonic() if attempts == 1 else began
                     return await attempt(retries.time_limit(length, elapsed, self.deadline))
             except Trouble as caught:
-                trouble = caught
+                # The deadline may leave the last attempt no time for an answer.
+                trouble = trouble if trouble is not None and caught.is_late else caught
             elapsed = time.monotonic() - began
             wait = retries.pause(
                 trouble.kind, attempts, elapsed, self.deadline, random.random(), opening=opening
@@ -160,7 +161,8 @@ async def _within(seconds: float, work: Coroutine[Any, Any, Result]) -> Result:
             if sys.version_info >= (3, 11):
                 task.uncancel()
             if _cancels(task) <= before:  # nobody else has cancelled it in the same turn
-                raise Trouble(Kind.BUSY, f"no whole answer within {seconds:.3g} s") from None
+                what = f"no whole answer within {seconds:.3g} s"
+                raise Trouble(Kind.BUSY, what, is_late=True) from None
         raise
     finally:
         timer.cancel()

@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import Any
 
 from ffrecord.errors import MissingPackageError, UrlError
-from ffrecord.remote import profiles, retries, urls
+from ffrecord.remote import endpoints, profiles, retries, urls
 from ffrecord.remote.answers import Answer, Version
 from ffrecord.remote.library import abandon, copied, library
 from ffrecord.remote.multipart import Unfinished
@@ -44,9 +44,13 @@ CLIENT_OPTIONS = frozenset({
 _PLAIN_PATH = re.compile(r"(/(?!\.\.?(/|$))[\w.~-]+)+/?", re.ASCII)
 """Paths of web servers that are also keys: nothing is quoted, and no part is `.` or `..`."""
 
+_MISSING = re.compile("Missing (AccessKeyId|SecretAccessKey)")
+"""Message of obstore for a secret without its key, or a key without its secret."""
+
 _PLACES = ("bucket", "endpoint", "account_name", "container_name")
-_ENDPOINTS = ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT", "AZURE_STORAGE_ENDPOINT")
-"""Options and environment variables that say where a store is."""
+"""Options that say where a store is."""
+
+_PROVIDERS = {"s3": "AWS", "s3a": "AWS", "gs": "GOOGLE"}  # all other schemes are AZURE
 
 
 class ObjectStore:
@@ -128,9 +132,9 @@ class ObjectStore:
         if not isinstance(config, Mapping):
             return None
         parts = [type(store).__name__, str(getattr(store, "prefix", None) or "")]
+        variable = endpoints.in_environment("")
+        config = {"endpoint": os.environ[variable] if variable else "", **config}
         parts += [f"{name}={config[name]}" for name in _PLACES if config.get(name)]
-        if not config.get("endpoint"):
-            parts += [os.environ[name] for name in _ENDPOINTS if os.environ.get(name)]
         return "\0".join([*parts, key])
 
     async def recheck(self, key: str, pinned: Version) -> None:
@@ -270,6 +274,8 @@ def from_url(url: str) -> tuple[tuple[str, str], str]:
         return (scheme, url), ""
     # Everything after the bucket is the key, even ? and #.
     bucket, _, key = url[len(parts.scheme) + 3 :].partition("/")
+    if not bucket:
+        raise UrlError(f"{urls.shown(url)}: the URL has no bucket; write {scheme}://BUCKET/KEY")
     return (scheme, f"{scheme}://{bucket}"), key
 
 
@@ -284,10 +290,11 @@ def open_store(root: tuple[str, str], options: Mapping[str, Any], deadline: floa
         config, provider = profiles.completed(config)
         if provider is not None:
             apart.setdefault("credential_provider", provider)
+    if scheme not in urls.WEB:
+        config = endpoints.completed(config, _PROVIDERS.get(scheme, "AZURE"))
     moved = {name: config.pop(name) for name in CLIENT_OPTIONS & config.keys()}
     client = {**CLIENT, **moved, **apart.get("client_options", {})}
-    endpoint = str(config.get("endpoint") or os.environ.get("AWS_ENDPOINT_URL") or "")
-    if scheme == "http" or endpoint.startswith("http:"):
+    if scheme == "http" or str(config.get("endpoint")).lower().startswith("http:"):
         client.setdefault("allow_http", True)
     apart |= {"client_options": client, "retry_config": apart.get("retry_config", NO_RETRIES)}
 
@@ -311,6 +318,11 @@ def open_store(root: tuple[str, str], options: Mapping[str, Any], deadline: floa
         # A panic of obstore is no Exception.
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
+        missing = _MISSING.search(str(error))
+        if missing:
+            name = "_".join(re.findall("[A-Z][a-z]+", missing[1]))
+            what = f"the credentials lack a part; set AWS_{name.upper()}, or {name.lower()} in "
+            raise UrlError(f"{urls.shown(url)}: {what}storage_options") from None
         names = ", ".join(map(repr, options)) or "none"
         what = f"{urls.shown(url)}: cannot be opened with these "
         what += f"options ({type(error).__name__}); storage_options has the names {names}"

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypedDict
 
+from ffrecord.errors import UrlError
+from ffrecord.remote import urls
 from ffrecord.text import integer, parse_size
 
 CACHE, CACHE_SIZE = "FFRECORD_CACHE", "FFRECORD_CACHE_SIZE"
@@ -84,7 +86,14 @@ def checked(given: RemoteOptions) -> Options:
 
 
 def cache_folder(path: str | os.PathLike[Any]) -> str:
-    """Return the absolute path of a cache folder: workers may have another working directory."""
+    """Return the absolute path of a cache folder: workers may have another working directory.
+
+    Raises:
+        UrlError: it is not on a local disk.
+    """
+    if urls.is_url(path) or urls.is_upath(path):
+        what = "the cache must be a folder on a local disk; name one with cache= or --cache, or set"
+        raise UrlError(f"{urls.shown(str(path))}: {what} {CACHE}")
     return os.path.abspath(os.path.expanduser(os.fsdecode(path)))
 
 

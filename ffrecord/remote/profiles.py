@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ffrecord.errors import MissingPackageError, UrlError
+from ffrecord.remote import endpoints
 
 _KEYS = {
     "aws_access_key_id": "access_key_id", "aws_secret_access_key": "secret_access_key",
@@ -35,12 +36,15 @@ def completed(config: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
         return config, None
     found = _profile(profile or "default")
     if not found:
-        if asked is not None:
-            raise UrlError(f"there is no profile {asked!r} in ~/.aws; check its name")
+        if profile:
+            whose = "check its name" if asked else "check AWS_PROFILE"
+            raise UrlError(f"there is no profile {profile!r} in ~/.aws; {whose}")
         return config, None
     provider = None
     if any(name in found for name in _BY_ROLE):
         provider = _provider(profile or "default")
+    if endpoints.is_known(config):
+        found.pop("endpoint_url", None)
     for name, ours in _KEYS.items():
         if name in found and f"AWS_{ours.upper()}" not in os.environ:
             config.setdefault(ours, found[name])

@@ -7,21 +7,27 @@ from typing import Any
 
 from ffrecord.remote.trouble import Kind
 
-SHORTEST, LONGEST = 0.1, 10.0
+SHORTEST, LONGEST = 0.1, 5.0
 """Seconds of the first pause and of the longest. Each pause is about twice the one before."""
 
-MOST_ATTEMPTS = 10
-"""Attempts of a request that is worth repeating."""
+DOUBLINGS = 50
+"""Most times that the pause is doubled: with a long deadline, the number would not fit a float."""
 
-OPENING_ATTEMPTS = 4
-"""Attempts to connect while a file is opened. A misspelled host shows within a second; a server
-that worked before gets more time."""
+OPENING_ATTEMPTS = 10
+"""Attempts of a request while a file is opened, or its upload prepared or ended. A server that
+worked before gets all the time until the deadline: it may be restarting."""
+
+CONNECT_ATTEMPTS = 4
+"""Attempts to connect meanwhile. A misspelled host shows within a second."""
 
 SLOWEST = 100_000
 """Bytes per second below which an answer counts as stuck."""
 
 PATIENCE = 10.0
 """Seconds that an attempt may take in addition to the time that its bytes need."""
+
+UNLIMITED = 1_000_000
+"""Retries of obstore: so the deadline alone limits them."""
 
 UPLOAD = 3
 """How many deadlines a request of an upload may take. A part has 16 MiB, and a store may need a
@@ -43,11 +49,10 @@ def pause(
     """
     if kind not in (Kind.BUSY, Kind.CONNECT):
         return None
-    most = OPENING_ATTEMPTS if opening and kind is Kind.CONNECT else MOST_ATTEMPTS
-    if attempts >= most:
+    if opening and attempts >= (CONNECT_ATTEMPTS if kind is Kind.CONNECT else OPENING_ATTEMPTS):
         return None
     # Half of the pause is fixed, so that a server in trouble gets at least that.
-    full = min(LONGEST, SHORTEST * 2 ** (attempts - 1))
+    full = min(LONGEST, SHORTEST * 2 ** min(attempts - 1, DOUBLINGS))
     wait = full * (0.5 + 0.5 * chance)
     return None if elapsed + wait >= deadline else wait
 
@@ -64,7 +69,7 @@ def of_parts(deadline: float) -> dict[str, Any]:
         "base": 2,
     }  # fmt: skip
     limit = timedelta(seconds=deadline)
-    return {"max_retries": MOST_ATTEMPTS - 1, "backoff": backoff, "retry_timeout": limit}
+    return {"max_retries": UNLIMITED, "backoff": backoff, "retry_timeout": limit}
 
 
 def part_limit(deadline: float) -> timedelta:

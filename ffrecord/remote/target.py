@@ -20,7 +20,7 @@ from ffrecord.aliases import Closing
 from ffrecord.errors import FFRecordError, UrlError
 from ffrecord.remote import loop, sending, urls
 from ffrecord.remote.answers import Place
-from ffrecord.remote.files import Access, located
+from ffrecord.remote.files import MARKER, Access, located
 from ffrecord.remote.options import RemoteOptions
 from ffrecord.remote.sending import Sent
 from ffrecord.remote.uploads import Record, placed, undo
@@ -28,8 +28,8 @@ from ffrecord.text import there_already
 
 LONGEST_NAME = 200  # bytes; a key may be longer than the names of local files
 UNFINISHED = (
-    "; the parts that were uploaded could not be removed from the store: `ffrecord cache rm` "
-    "removes them"
+    "; the parts that were uploaded could not be removed from the store: `ffrecord cache rm "
+    "--unfinished` removes them"
 )
 Tell = Callable[[int, int], None]
 """Takes the bytes that have been sent, and all bytes to send."""
@@ -79,6 +79,9 @@ class Target(Closing):
         if self._is_folder:
             if not loop.wait(link.write(place, lambda: place.store.is_empty(place.key))):
                 what = "already has objects, and nothing is added to them; choose another name"
+                if loop.wait(sending.version(link, place.inside(MARKER))) is not None:
+                    what = "the tasks of a plan write it, and were not committed; commit the plan, "
+                    what += "make a new plan for it, or choose another name"
                 raise FileExistsError(errno.EEXIST, what, self.name)
             return
         # Ask in any case: a wrong URL or wrong credentials show now, not after hours of work.

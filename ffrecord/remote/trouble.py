@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from ffrecord.errors import ChangedError, RemoteError, UploadError
+from ffrecord.remote.urls import WEB
 
 
 class Kind(Enum):
@@ -37,6 +38,7 @@ class Trouble(Exception):  # noqa: N818 - users never see it
     kind: Kind
     what: str
     status: int | None = None
+    is_late: bool = False  # the time limit of the attempt was over
 
     def __post_init__(self) -> None:
         Exception.__init__(self, self.what)
@@ -62,6 +64,7 @@ class Span:
 
 BUSY_STATUSES = frozenset({408, 425, 429})
 _URL = re.compile(r"[a-z0-9+.-]+://[^\s\"']*", re.IGNORECASE)
+_SERVER = re.compile(r"://(?:[^/\s\"'?#]*@)?([^/@\s\"',?#]+)")
 _STATUS = re.compile(r"status(?: code)?: (\d{3})")
 _METADATA = re.compile(r"://(?:169\.254\.|metadata\.google)")
 """Servers in a cloud that give a machine its credentials."""
@@ -79,11 +82,22 @@ MEANWHILE = (
 NO_RANGES = "the server does not answer requests for ranges; use a server that does"
 
 
-def of_status(status: int) -> Trouble:
-    """Return the failure that a status of HTTP stands for."""
+_CODE = re.compile(r"<Code>(\w{1,50})</Code>")
+_DENIED_CODES = frozenset({"ExpiredToken", "InvalidToken", "TokenRefreshRequired"})
+_BUSY_CODES = frozenset({"RequestTimeout"})
+"""Codes that S3 sends with status 400."""
+
+
+def of_status(status: int, body: str = "") -> Trouble:
+    """Return the failure that a status of HTTP stands for, and the code in the body of S3."""
     said = f"the server answered with status {status}"
-    if status in BUSY_STATUSES or status >= 500:
+    code = _CODE.search(body)
+    if code:
+        said += f" ({code[1]})"
+    if status in BUSY_STATUSES or status >= 500 or (code and code[1] in _BUSY_CODES):
         return Trouble(Kind.BUSY, said, status)
+    if code and code[1] in _DENIED_CODES:
+        return Trouble(Kind.DENIED, said, status)
     kinds = {
         401: Kind.DENIED, 403: Kind.DENIED, 404: Kind.MISSING, 410: Kind.MISSING,
         412: Kind.CHANGED, 416: Kind.BEYOND,
@@ -103,7 +117,7 @@ def of_obstore(error: BaseException, span: Span | None) -> Trouble:
         return Trouble(Kind.EXISTS, "already exists")
     found = _STATUS.search(text)
     if found and int(found[1]) >= 400:
-        return of_status(int(found[1]))
+        return of_status(int(found[1]), text)
     if isinstance(error, FileNotFoundError):
         return of_status(404)
     if name == "NotModifiedError":
@@ -125,7 +139,11 @@ def of_obstore(error: BaseException, span: Span | None) -> Trouble:
         what = "plain http is not allowed for this store; set allow_http in storage_options, or in "
         return Trouble(Kind.OTHER, what + "the client_options of your own store")
     if _CONNECT.search(text):
-        return Trouble(Kind.CONNECT, "no connection to the server")
+        if _METADATA.search(said):
+            what = "no credentials were found, and this machine has no role in a cloud"
+            return Trouble(Kind.CONNECT, what)
+        server = _SERVER.search(said)
+        return Trouble(Kind.CONNECT, f"no connection to {server[1] if server else 'the server'}")
     if _METADATA.search(said) or _NO_CREDENTIALS.search(text):
         return Trouble(Kind.DENIED, "no credentials were found")
     if _TRANSPORT.search(text):
@@ -152,13 +170,16 @@ def error_for(
 ) -> Exception:
     """Return the error that a user sees after the last attempt."""
     if writing and trouble.kind is Kind.MISSING:
-        what = "the server has no such bucket, or lost a part of the upload; check the URL"
+        what = "the server has no such bucket, or lost a part of the upload"
         return UploadError(shown, what, trouble.status, attempts)
     if trouble.kind is Kind.MISSING:
         return FileNotFoundError(errno.ENOENT, "no such object; check the URL", shown)
     if trouble.kind is Kind.DENIED:
-        what = f"access denied: {trouble.what}; check the credentials in storage_options, the "
-        what += "environment or the profile"
+        what = f"access denied: {trouble.what}; check "
+        if shown.partition("://")[0] in WEB:
+            what += "the URL: its signature, if it has one, may be wrong or expired"
+        else:
+            what += "the credentials in storage_options, the environment or the profile"
         return PermissionError(errno.EACCES, what, shown)
     if trouble.kind is Kind.CHANGED:
         return replaced(shown)

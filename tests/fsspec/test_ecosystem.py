@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import pickle
+import subprocess
 import sys
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -16,6 +17,7 @@ import pytest
 from ffrecord import MissingPackageError, pack_folder
 from ffrecord.fsspec import PackedFolderFileSystem
 from tests.support import trees
+from tests.support.patience import PATIENCE
 
 
 @pytest.fixture
@@ -112,6 +114,14 @@ def test_paths_of_universal_pathlib(url: str) -> None:
     assert pickle.loads(pickle.dumps(link)).read_bytes() == b"first\nsecond\n"
     with pytest.raises(OSError, match="read-only"):
         (top / "new").write_text("x")
+
+
+def test_a_path_of_universal_pathlib_may_be_the_first_use_of_the_protocol(url: str) -> None:
+    pytest.importorskip("upath")
+    code = f"import upath; print(upath.UPath('ffr://texts/a.txt{url}').read_text(), end='')"
+    words = [sys.executable, "-W", "error::UserWarning", "-c", code]
+    ran = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert (ran.stdout, ran.stderr) == ("first\nsecond\n", "")
 
 
 def test_without_fsspec_the_error_says_how_to_install_it(

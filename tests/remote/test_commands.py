@@ -126,9 +126,14 @@ def test_cache_lists_checks_and_removes_copies(urls: str, tmp_path: Path) -> Non
     assert b"tree.ffr: 1 of 7 blocks damaged and dropped; they are fetched again" in ran.stdout
     facts = json.loads(run("cache", "verify", "--json", *cache))["copies"]
     assert sorted((each["blocks"], each["damaged"]) for each in facts) == [(1, 0), (6, 0)]
+    below = json.loads(run("cache", "ls", "--json", f"{urls}/", *cache))["copies"]
+    assert len(below) == 2
+    assert run("cache", "verify", urls, *cache).count(": OK, ") == 2
     assert run("cache", "rm", f"{urls}/tree.ffr", *cache).startswith("removed 1 file, ")
     assert not copy.exists()
-    assert json.loads(run("cache", "rm", "--all", "--json", *cache))["removed"] == 1
+    assert b"not in the cache" in in_a_process("cache", "rm", f"{urls}/pl", *cache).stderr
+    assert json.loads(run("cache", "rm", "--unfinished", "--json", *cache))["removed"] == 0
+    assert json.loads(run("cache", "rm", urls, "--json", *cache))["removed"] == 1
     assert [path.name for path in (tmp_path / "cache").iterdir()] == ["lock"]
 
 
@@ -154,7 +159,14 @@ def test_the_home_folder_may_be_a_tilde(
     ("arguments", "code", "message"),
     [
         (["cache", "verify"], USAGE, "name the folder of the cache with --cache"),
-        (["cache", "rm", "--cache", "{0}"], USAGE, "name the URLs to remove, or use --all alone"),
+        (["cache", "rm", "--cache", "{0}"], USAGE,
+         "name the URLs to remove, or use --all or --unfinished alone"),
+        (["cache", "rm", "--all", "--unfinished", "--cache", "{0}"], USAGE, "alone"),
+        (["cache", "ls", "--cache", "{0}/none"], SYSTEM, "none: no such folder; check --cache"),
+        (["cache", "ls", "--cache", "s3://data/c"], UrlError.exit_code,
+         "s3://data/c: the cache must be a folder on a local disk"),
+        (["ls", "http://h/a", "--cache", "s3://data/c"], UrlError.exit_code,
+         "s3://data/c: the cache must be a folder on a local disk"),
         (["cache", "ls", "--cache", __file__], SYSTEM, "Not a directory"),
         (["cache", "rm", "http://h/a?sig=SECRET", "--cache", "{0}"], SYSTEM,
          "http://h/a: not in the cache"),

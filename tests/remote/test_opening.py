@@ -26,12 +26,14 @@ class Memory:
     def __init__(self, habit: str = "") -> None:
         self.habit = habit
         self.spans: list[Span] = []
+        self.refusals = 0  # connections to refuse
 
     async def get(self, key: str, span: Span, pinned: Version | None) -> Answer:
         self.spans.append(span)
         if self.habit == "no suffixes" and span.is_suffix:
             raise Trouble(Kind.NO_SUFFIX, "not supported")
-        if self.habit == "no connection":
+        self.refusals -= self.refusals > 0
+        if self.habit == "no connection" or self.refusals:
             raise Trouble(Kind.CONNECT, "no connection to the server")
         tag = f'"{len(self.spans)}"' if self.habit == "replaced all the time" else '"tag"'
         if self.habit == "replaced once":
@@ -105,7 +107,7 @@ def test_a_server_that_cannot_be_reached_is_given_up_soon(monkeypatch: pytest.Mo
     store = Memory("no connection")
     with pytest.raises(RemoteError, match="failed 4 times: no connection"):
         opened(store, monkeypatch)
-    assert len(store.spans) == 2 * retries.OPENING_ATTEMPTS
+    assert len(store.spans) == 2 * retries.CONNECT_ATTEMPTS
 
 
 def test_bytes_whose_read_ahead_failed_are_requested_again(
@@ -122,6 +124,16 @@ def test_bytes_whose_read_ahead_failed_are_requested_again(
     store.habit = ""
     assert found.read_bytes(7000, 100) == CONTENT[7000:7100]
     assert found.read_bytes(4000, 30_000) == CONTENT[4000:34_000]
+
+
+def test_a_reader_survives_a_restart_of_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Memory()
+    sources = opened(store, monkeypatch)
+    (found,) = sources.each
+    monkeypatch.setattr(retries, "LONGEST", 0.002)
+    store.refusals = 4 * retries.OPENING_ATTEMPTS
+    assert found.read_bytes(2000, 5000) == CONTENT[2000:7000]
+    assert sources.link.repeated == 4 * retries.OPENING_ATTEMPTS - 1
 
 
 def test_bytes_are_copied_to_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -326,6 +326,15 @@ def test_readers_refuse_a_target_before_the_commit(store: Store, small: Path) ->
         assert len(folder) == 30
 
 
+def test_a_single_process_is_told_of_the_plan_that_owns_its_target(
+    store: Store, small: Path
+) -> None:
+    plan = plan_pack(small, store.target, 4000, **store.options)
+    with pytest.raises(FileExistsError, match="tasks of a plan write it, and were not committed"):
+        pack_folder(small, store.target, shard_size=4000, **store.options)
+    prefix(plan, store).discard()
+
+
 def test_a_failure_leaves_nothing(store: Store, tmp_path: Path) -> None:
     rows: list[dict[str, Any]] = [{"x": 1}] * 9
     rows[7] = {"x": "text"}

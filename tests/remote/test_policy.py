@@ -19,6 +19,8 @@ from ffrecord.remote.options import Options
 from ffrecord.remote.trouble import Kind, Span, Trouble, of_obstore, of_status
 from tests.support.patience import PATIENCE
 
+METADATA = "http://169.254.169.254/latest/api/token"
+
 
 def measured(latency: float, bandwidth: float) -> Meter:
     found = Meter()
@@ -73,28 +75,39 @@ def test_neighbours_are_joined_up_to_the_gap_and_reads_cut_at_the_longest() -> N
     assert plan.length.tolist() == [2000, 2000, 10_000, 8000]
 
 
-@given(st.integers(1, 20), st.floats(0, 100), st.floats(0, 1), st.booleans())
+@given(st.integers(1, 5000), st.floats(0, 100), st.floats(0, 1), st.booleans())
 def test_pauses_grow_and_never_pass_the_deadline(
     attempts: int, elapsed: float, chance: float, opening: bool
 ) -> None:
     for kind in Kind:
         wait = retries.pause(kind, attempts, elapsed, 60, chance, opening=opening)
-        if kind not in (Kind.BUSY, Kind.CONNECT) or attempts >= retries.MOST_ATTEMPTS:
+        is_last = opening and attempts >= retries.OPENING_ATTEMPTS
+        if kind not in (Kind.BUSY, Kind.CONNECT) or is_last:
             assert wait is None
         elif wait is not None:
             assert elapsed + wait < 60
-            full = min(retries.LONGEST, retries.SHORTEST * 2 ** (attempts - 1))
+            full = min(retries.LONGEST, retries.SHORTEST * 2 ** min(attempts - 1, 20))
             assert full / 2 <= wait <= full
 
 
-def test_a_wrong_host_is_given_up_earlier_while_opening() -> None:
-    def tries(kind: Kind, opening: bool) -> int:
-        return next(
-            n for n in range(1, 99) if retries.pause(kind, n, 0, 60, 1, opening=opening) is None
-        )
+def attempts_until(kind: Kind, deadline: float, *, opening: bool) -> tuple[int, float]:
+    """Return the attempts until a request is given up, and the seconds of all pauses."""
+    attempts, elapsed = 1, 0.0
+    while True:
+        wait = retries.pause(kind, attempts, elapsed, deadline, 1, opening=opening)
+        if wait is None:
+            return attempts, elapsed
+        attempts, elapsed = attempts + 1, elapsed + wait
 
-    assert tries(Kind.CONNECT, True) == retries.OPENING_ATTEMPTS
-    assert tries(Kind.CONNECT, False) == tries(Kind.BUSY, True) == retries.MOST_ATTEMPTS
+
+def test_a_request_is_given_up_at_the_deadline_and_earlier_while_opening() -> None:
+    for kind in (Kind.BUSY, Kind.CONNECT):
+        for deadline in (60.0, 300.0, 86400.0):
+            assert deadline - retries.LONGEST <= attempts_until(kind, deadline, opening=False)[1]
+    assert attempts_until(Kind.BUSY, 300, opening=True)[0] == retries.OPENING_ATTEMPTS
+    connecting = attempts_until(Kind.CONNECT, 300, opening=True)
+    assert connecting[0] == retries.CONNECT_ATTEMPTS
+    assert connecting[1] < 1
 
 
 def test_an_attempt_gets_time_for_its_bytes_but_not_beyond_the_deadline() -> None:
@@ -145,7 +158,27 @@ def test_a_status_has_a_kind(status: int, kind: Kind) -> None:
     assert "SECRET" not in str(found)
 
 
-METADATA = "http://169.254.169.254/latest/api/token"
+@pytest.mark.parametrize(
+    ("status", "code", "kind"),
+    [(400, "ExpiredToken", Kind.DENIED), (400, "InvalidToken", Kind.DENIED),
+     (400, "TokenRefreshRequired", Kind.DENIED), (400, "RequestTimeout", Kind.BUSY),
+     (400, "InvalidArgument", Kind.OTHER), (403, "RequestTimeTooSkewed", Kind.DENIED),
+     (503, "SlowDown", Kind.BUSY)],
+)  # fmt: skip
+def test_the_code_of_s3_is_in_the_message(status: int, code: str, kind: Kind) -> None:
+    text = f"Server returned non-2xx status code: {status} Why: <?xml?><Error><Code>{code}</Code>"
+    found = of_obstore(Exception(f"{text}<Message>SECRET</Message></Error>"), None)
+    assert found.kind is kind
+    assert found.what == f"the server answered with status {status} ({code})"
+
+
+def test_a_server_without_a_connection_is_named() -> None:
+    text = "Error performing GET https://u:SECRET@h.example:9/b/x?sig=SECRET in 1ms - HTTP error: "
+    found = of_obstore(Exception(f"{text}error sending request: ConnectError(tcp connect)"), None)
+    assert found.kind is Kind.CONNECT
+    assert found.what == "no connection to h.example:9"
+    found = of_obstore(Exception(f"Error performing PUT {METADATA}: Connection refused"), None)
+    assert found.what.startswith("no credentials were found")
 
 
 @pytest.mark.parametrize(

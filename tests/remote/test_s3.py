@@ -8,6 +8,7 @@ from typing import Any
 
 import obstore
 import pytest
+from obstore.store import S3Store
 
 import ffrecord
 from ffrecord import (
@@ -19,15 +20,17 @@ from ffrecord import (
     PackedFolder,
     RemoteError,
     ShardedDatasetReader,
+    UploadError,
     UrlError,
 )
+from ffrecord.remote import endpoints
 from ffrecord.remote.cache import listing, publisher
 from ffrecord.remote.cache.folder import CacheFolder
 from tests.remote.servers import LISTED, S3Server, s3
 from tests.support import archives, handmade, trees
 
 FILES = {f"d/{i:02}": trees.content(3000 * i, i) for i in range(30)}
-VARIABLES = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE", "AWS_ENDPOINT_URL",
+VARIABLES = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE", *endpoints.VARIABLES,
              "AWS_REGION", "AWS_DEFAULT_REGION", "AWS_SESSION_TOKEN")  # fmt: skip
 
 
@@ -132,22 +135,41 @@ def test_wrong_credentials_are_a_permission_error_that_does_not_show_them(
     assert caught.value.filename == "s3://bucket/packed.ffr"
 
 
-def test_wrong_options_and_profiles_are_named(uploaded: S3Server) -> None:
+def test_wrong_options_and_profiles_are_named(
+    uploaded: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(UrlError, match="'acess_key_id'") as caught:
         FileReader("s3://KEY:SECRET@bucket/a.ffr", storage_options={"acess_key_id": "SECRET"})
     assert "SECRET" not in str(caught.value)
     with pytest.raises(UrlError, match="no profile 'none'"):
         FileReader("s3://bucket/a.ffr", storage_options={"profile": "none"})
+    monkeypatch.setenv("AWS_PROFILE", "nope")
+    with pytest.raises(UrlError, match=r"no profile 'nope' in ~/\.aws; check AWS_PROFILE"):
+        FileReader("s3://bucket/a.ffr")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+    with pytest.raises(UrlError, match="set AWS_SECRET_ACCESS_KEY, or secret_access_key in"):
+        FileReader("s3://bucket/a.ffr")
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    with pytest.raises(UrlError, match="set AWS_ACCESS_KEY_ID, or access_key_id in"):
+        FileReader("s3://bucket/a.ffr", storage_options={"secret": "SECRET", "anon": False})
+    for url in ("s3://", "s3:///x", "gs:///x", "az://"):
+        with pytest.raises(UrlError, match="the URL has no bucket; write"):
+            FileReader(url)
 
 
-def test_options_of_the_client_stand_beside_those_of_the_store(
-    uploaded: S3Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With AWS_ENDPOINT_URL_S3, only obstore knows the endpoint, so plain http is not allowed."""
-    options = {name: value for name, value in uploaded.options.items() if name != "endpoint"}
-    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", uploaded.url)
+def test_a_missing_bucket_is_named_once(server: S3Server) -> None:
+    with (
+        pytest.raises(UploadError, match="the server has no such bucket, or lost a part") as caught,
+        ffrecord.FileWriter("s3://none/a.ffr", storage_options=server.options) as writer,
+    ):
+        writer.write_one(b"one")
+    assert "check the URL" not in str(caught.value)
+
+
+def test_options_of_the_client_stand_beside_those_of_the_store(uploaded: S3Server) -> None:
+    options = uploaded.options
     with pytest.raises(RemoteError, match="set allow_http in storage_options"):
-        FileReader("s3://bucket/packed.ffr", storage_options=options)
+        FileReader("packed.ffr", store=S3Store("bucket", **options))
     more = {"allow_http": True, "timeout": "9m", "user_agent": "test"}
     for given in ({**options, **more}, {"config": {**options, **more}}):
         with PackedFolder("s3://bucket/packed.ffr", storage_options=given) as folder:
@@ -155,6 +177,65 @@ def test_options_of_the_client_stand_beside_those_of_the_store(
     for scheme in ("gs", "az", "http"):
         with pytest.raises(UrlError, match="'timeout'"):
             FileReader(f"{scheme}://bucket/a.ffr", storage_options={"timeout": "SECRET"})
+
+
+@pytest.mark.parametrize("endpoint", ["127.0.0.1:5517", "u:SECRET@h:1", "ftp://u:SECRET@h",
+                                      "https://", "http://a b", "http://h:99999"])  # fmt: skip
+def test_an_endpoint_that_is_no_url_is_an_error_that_names_it(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], endpoint: str
+) -> None:
+    for name in ("endpoint", "endpoint_url", "aws_endpoint_url"):
+        with pytest.raises(UrlError, match=r"the endpoint in storage_options .* must begin with"):
+            FileReader("s3://bucket/a.ffr", storage_options={name: endpoint})
+    with pytest.raises(UrlError, match=r"the endpoint in storage_options .* must begin with"):
+        FileReader("az://bucket/a.ffr", storage_options={"endpoint": endpoint})
+    for variable in endpoints.VARIABLES:
+        scheme = "az" if variable.startswith("AZURE") else "s3"
+        monkeypatch.setenv(variable, endpoint)
+        with pytest.raises(UrlError, match=f"{variable} is '.*'; it must begin") as caught:
+            FileReader(f"{scheme}://bucket/a.ffr", storage_options={"region": "us-east-1"})
+        assert "SECRET" not in str(caught.value)
+        monkeypatch.delenv(variable)
+    assert capfd.readouterr().err == ""  # obstore prints stack traces of its panics
+
+
+def test_an_empty_endpoint_counts_as_unset(
+    uploaded: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def endpoint(**options: str) -> Any:
+        return endpoints.completed({"endpoint_url": "", **options}, "AWS").get("endpoint")
+
+    assert endpoint() is None
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "")
+    assert endpoint() == "https://s3.us-east-1.amazonaws.com"
+    monkeypatch.setenv("AWS_REGION", "eu-west-1")
+    assert endpoint() == "https://s3.eu-west-1.amazonaws.com"
+    assert endpoint(region="us-west-2") == "https://s3.us-west-2.amazonaws.com"
+    with PackedFolder("s3://bucket/packed.ffr", storage_options=uploaded.options) as folder:
+        assert all_right(folder)
+    monkeypatch.setenv("AWS_ENDPOINT", uploaded.url)
+    assert endpoint() == uploaded.url
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "")
+    with pytest.raises(UrlError, match="AWS_ENDPOINT_URL_S3 is empty; unset it"):
+        FileReader("s3://bucket/packed.ffr", storage_options=uploaded.options)
+
+
+def test_the_server_of_a_profile_comes_after_options_and_the_environment(
+    uploaded: S3Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    text = f"[profile work]\naws_access_key_id = {uploaded.key}\n"
+    text += f"aws_secret_access_key = {uploaded.secret}\nendpoint_url = http://127.0.0.1:1\n"
+    (tmp_path / "config").write_text(text)
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    options = {"profile": "work", "region": "us-east-1"}
+    with pytest.raises(RemoteError, match="no connection"):
+        FileReader("s3://bucket/packed.ffr", storage_options=options)
+    given = {**options, "aws_endpoint_url": uploaded.url}
+    FileReader("s3://bucket/packed.ffr", storage_options=given).close()
+    for variable in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"):
+        monkeypatch.setenv(variable, uploaded.url)
+        FileReader("s3://bucket/packed.ffr", storage_options=options).close()
+        monkeypatch.delenv(variable)
 
 
 def test_a_panic_of_obstore_is_an_error_that_names_the_options() -> None:
