@@ -28,6 +28,7 @@ from ffrecord.atomic.file import check_target
 from ffrecord.atomic.folder import NewFolder, remove_abandoned
 from ffrecord.convert import field_types, registry
 from ffrecord.convert.formats import bag
+from ffrecord.convert.formats.tar import tars
 from ffrecord.convert.publish import publish_files, publish_folder
 from ffrecord.convert.registry import Format
 from ffrecord.convert.reports import ConversionReport
@@ -50,7 +51,7 @@ from ffrecord.plan.work import locate
 from ffrecord.progress import bar, sending_bar
 from ffrecord.records.opening import refuse_remote_options, refuse_unfinished
 from ffrecord.remote.urls import is_remote, is_upath, is_url, shown
-from ffrecord.text import Advised, listed, parse_size, path_text, there_already
+from ffrecord.text import Advised, counted, listed, parse_size, path_text, there_already
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -112,8 +113,8 @@ def convert(
         align: 512 aligns the files of a new packed folder, see `pack_folder`.
         force: Replace an existing file. A folder is never replaced.
         verbose: Show a progress bar.
-        shard_per_source: Write a folder with one shard for each source, in the order of the
-            sources. For records and datasets.
+        shard_per_source: Write a folder with one shard for each source (of a folder of tars, for
+            each tar), in the order of the sources. For records and datasets.
         executor: A `concurrent.futures.Executor` that converts the sources at the same time, with
             `shard_per_source`, or packs a folder, with `shard_size`.
         remote: Options for a target that is a URL, as for `FileReader`.
@@ -137,6 +138,8 @@ def convert(
     _check_executor(source, target, options, shard_per_source)
     if shard_per_source:
         target = replace(target, is_folder=True)
+        if source.name == "tar":  # a folder of tars is a source for each
+            paths = [each for path in paths for each in tars(path)]
     with ExitStack() as stack:
         upload = None
         if is_url_target and shard_per_source:  # each task uploads its shard
@@ -168,10 +171,21 @@ def convert(
         if upload is not None:
             with sending_bar(shown=verbose) as tell:
                 upload.upload(LAST.get(target.name) if target.is_folder else None, tell)
+    for end, given in (("source_format", source_format), ("target_format", target_format)):
+        if given is not None:  # "webdataset" is another name of "tar"
+            setattr(report, end, given)
+    if report.replaced and (len(paths) > 1 or os.path.isdir(paths[0])):
+        warnings.warn(_replaced(report.replaced, paths), SkippedWarning, stacklevel=2)
     if report.skipped and not has_warned:
         what = f"{shown(paths[0])}: not converted: {listed(report.skipped)}"
         warnings.warn(what, SkippedWarning, stacklevel=2)
     return report
+
+
+def _replaced(count: int, paths: list[str]) -> str:
+    more = f" and {counted(len(paths) - 1, 'more source')}" if len(paths) > 1 else ""
+    what = f"{counted(count, 'file')} of these replaced earlier ones of the same name"
+    return f"{shown(paths[0])}{more}: {what}; to keep both, convert the sources one by one"
 
 
 def _upload_target(

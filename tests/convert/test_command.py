@@ -114,6 +114,14 @@ def test_a_tree_is_counted_alike_in_every_format(
         assert run(source, target) == Result(0, f"{target}: {words} ({formats})\n", "")
 
 
+def test_formats_have_the_names_that_were_given(run: Command, tmp_path: Path) -> None:
+    top = trees.plain_tree(tmp_path / "t", {"0.txt": b"a", "1.txt": b"b"})
+    result = run(top, tmp_path / "wds.tar", "--to", "webdataset")
+    assert result.out.endswith(" (folder became webdataset)\n")
+    result = run(tmp_path / "wds.tar", tmp_path / "t2", "--from", "webdataset", "--json")
+    assert json.loads(result.out)["source_format"] == "webdataset"
+
+
 def test_different_counts_are_shown_for_both_sides(run: Command, tmp_path: Path) -> None:
     tar = tmp_path / "two.tar"
     with tarfile.open(tar, "w") as file:

@@ -62,6 +62,18 @@ def test_every_source_becomes_one_shard(
             assert [bytes(each["data"]) for each in rows[range(count)]] == everything
 
 
+def test_every_tar_of_a_folder_becomes_one_shard(tmp_path: Path) -> None:
+    (tmp_path / "wds").mkdir()
+    for k in range(3):
+        top = trees.plain_tree(tmp_path / f"t{k}", {f"{k}.txt": b"a", f"{k}.cls": b"1"})
+        convert(top, tmp_path / "wds" / f"{k}.tar")
+    options: dict[str, Any] = {"target_format": "dataset", "shard_per_source": True}
+    convert(tmp_path / "wds", tmp_path / "folder", **options)
+    convert(sorted((tmp_path / "wds").iterdir()), tmp_path / "list", **options)
+    assert sorted(os.listdir(tmp_path / "folder")) == ["000000", "000001", "000002"]
+    assert files_in(tmp_path / "folder") == files_in(tmp_path / "list")
+
+
 def test_a_folder_is_packed_into_shards(tmp_path: Path) -> None:
     top = trees.rich_tree(tmp_path / "tree")
     options: dict[str, Any] = {"target_format": "packed", "shard_size": "200kB"}

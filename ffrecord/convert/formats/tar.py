@@ -61,13 +61,13 @@ def begins(start: bytes) -> bool:
 @contextmanager
 def read(path: str, options: ConvertOptions) -> Iterator[NamedFiles]:
     """Read a tar, or all tars in a folder, in the order of their names."""
-    yield NamedFiles(entry for each in _tars(path) for entry in _entries(each, options))
+    yield NamedFiles(entry for each in tars(path) for entry in _entries(each, options))
 
 
 def count(path: str) -> Counts:
     """Return the number of entries of each kind, from the headers."""
     total = Counts()
-    for each in _tars(path):
+    for each in tars(path):
         with _opened(each, headers_only=True) as archive:
             for member in _members(each, archive):
                 if not member.isdir() or _below(member.name):  # the top folder does not count
@@ -76,7 +76,8 @@ def count(path: str) -> Counts:
     return total
 
 
-def _tars(path: str) -> list[str]:
+def tars(path: str) -> list[str]:
+    """Return the tars in a folder, sorted; for a tar, return its path alone."""
     if not os.path.isdir(path):
         return [path]
     names = sorted(name for name in os.listdir(path) if name.endswith(SUFFIXES))
