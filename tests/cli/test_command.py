@@ -45,7 +45,7 @@ PRINTING = [
     "ffrecord salvage r.ffr {}",
     "ffrecord warm a.ffr d",
     "ffrecord warm --json r.ffr",
-    "ffrecord cache ls --cache {}",
+    "ffrecord cache ls --cache tree",
     "ffrecord view a.ffr",
     "ffrecord completion bash",
     "ffrecord completion fish",
