@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]+://")
 _PARTS = re.compile(r"([^:]+)://([^/?#]*)([^?#]*)(.*)", re.DOTALL)
-_BUCKET_PARTS = re.compile(r"([^:]+)://([^/]*)(.*)()", re.DOTALL)
+_BUCKET_PARTS = re.compile(r"([^:]+)://([^/?#]*)(.*)()", re.DOTALL)
 _LOCAL_PROTOCOLS = ("", "file", "local")
 
 WEB = frozenset({"http", "https"})
