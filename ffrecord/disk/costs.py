@@ -43,6 +43,11 @@ MANY = 1024  # pieces of a sample of any length
 TRIALS = 4  # samples that are certain enough: a busy machine makes some of them too long
 SAMPLES = 8  # latest samples that are kept
 
+# A busy machine may have made all samples too long. Then no more pieces are read, and nothing would
+# correct them. So after this many seconds of waiting for small reads, pieces are sampled again, and
+# once more after twice the time, and so on.
+SAMPLED_AGAIN_AFTER = 0.5
+
 # Seconds of processor time that a request needs besides the time of the disk. Records of 1 kB took
 # 12 µs each from a disk that needed 6 µs; cached ones take 1 µs.
 PROCESSOR = 5e-6
@@ -67,6 +72,8 @@ class Meter(Shared):
     _piece_bytes: int
     _piece_seconds: float
     _shortest: float  # seconds of a sample
+    _without_pieces: float  # seconds of waiting for small reads since the latest sample
+    _patience: float  # such seconds after which pieces are sampled again
 
     _fields_ = (
         ("_requests", c_double), ("_seconds", c_double), ("_read_seconds", c_double),
@@ -74,13 +81,14 @@ class Meter(Shared):
         ("_slow_for", c_double), ("_cautious_for", c_double), ("_byte", c_double),
         ("_samples", c_double * SAMPLES), ("_sampled", c_int64), ("_sampled_at", c_double),
         ("_pieces", c_int64), ("_piece_bytes", c_int64), ("_piece_seconds", c_double),
-        ("_shortest", c_double),
+        ("_shortest", c_double), ("_without_pieces", c_double), ("_patience", c_double),
     )  # fmt: skip
 
     def __init__(self, shortest: float = SHORTEST) -> None:
         super().__init__()
         self._shortest = shortest
         self._byte = GUESSED_BYTE
+        self._patience = SAMPLED_AGAIN_AFTER
 
     @property
     def costs(self) -> Costs | None:
@@ -119,9 +127,13 @@ class Meter(Shared):
         self._requests = self._requests * kept + reads
         self._seconds = self._seconds * kept + seconds
         mean, length = self._seconds / self._requests, size / reads
-        if self._sampled and mean > CHANGED * self._sampled_at:
-            self._sampled = 0  # they are of a burst, or of a disk that was idle
+        self._without_pieces += seconds if self._sampled else 0.0
+        is_late = self._without_pieces > self._patience
+        if self._sampled and (is_late or mean > CHANGED * self._sampled_at):
+            self._sampled = 0  # they are of a burst, of an idle disk, or of a busy machine
             self._byte = GUESSED_BYTE
+            self._without_pieces = 0.0
+            self._patience *= 2 if is_late else 1
         if not self._sampled and length <= SMALL and mean > SLOW_REQUEST:
             self._byte = min(self._byte, GUESSED_SHARE * mean / length)
         self._read_seconds, self._read_bytes = mean, length
@@ -156,6 +168,7 @@ class Meter(Shared):
             self._request = self._without_bytes()
             return
         self._sampled_at = self._read_seconds
+        self._without_pieces = 0.0
         # A hard disk first seeks, then reads the bytes. A disk with rate limits waits for both
         # limits at once. So at least a quarter of the time counts for the bytes.
         sample = max(each - self._request - PROCESSOR, each / 4) / length

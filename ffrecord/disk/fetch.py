@@ -68,6 +68,7 @@ class Fetch:
         self._pieces = sources.pieces if mode == "auto" else None
         self._through_cache: Ints = _NONE  # reads whose pieces the disk reads into the page cache
         self._asked_for = 0, 0  # requests and bytes of those pieces
+        self._requested = 0  # reads in pieces of earlier batches
         self._asked_at = 0.0  # time of asking for those pieces
         self._looked = 0.0  # time of the last look for completed reads
         self._delayed = 0.0  # seconds that this thread had waited for a core before
@@ -198,6 +199,7 @@ class Fetch:
         cache, plan = self._sources.cache, self.plan
         if asking_for_each and self._pieces is not None:
             hot = self._pieces.have(plan.file, plan.offset, plan.need)
+            self._requested = int(np.count_nonzero(hot))
             others = (~hot).nonzero()[0]
             some = fds if isinstance(fds, int) else fds[others]
             which = some, plan.offset[others], plan.need[others]
@@ -290,7 +292,7 @@ class Fetch:
                 self._arrived, self._left = (~left).nonzero()[0].tolist(), left.nonzero()[0]
                 hits = len(self._arrived)
         if self._pieces is not None:
-            self._pieces.note(hits, n - hits, judged=judged)
+            self._pieces.note(hits, n - hits, judged=judged, used=self._requested)
 
     def _copied(self, fds: Ints | int, reads: Ints | None, rw_flags: int) -> Ints:
         """Read through the page cache; return the bytes, or a negative errno, for each read."""

@@ -113,16 +113,18 @@ class Pieces:
         begin, end = first + offset // GRANULE, first + (offset + length - 1) // GRANULE
         return np.asarray(self._filled[begin] & self._filled[end])
 
-    def note(self, hits: int, misses: int, *, judged: bool) -> None:
+    def note(self, hits: int, misses: int, *, judged: bool, used: int = 0) -> None:
         """Count reads that were found in memory, and reads that were not.
 
-        `judged`: each read was looked up, so the hits show whether pieces are used again.
+        `judged`: each read was looked up, so the hits show whether pieces are used again. `used` is
+        the number of reads in pieces that were requested before. These pieces may still be on their
+        way, for a caller that reads several batches ahead.
         """
         self._hits += hits
         self._misses += misses
         if judged:
             totals = self._totals
-            totals.used += hits
+            totals.used += max(hits, used)
             totals.expected += (hits + misses) * min(1.0, totals.bytes / self._size)
 
     def fill(self, file: Ints | None, offset: Ints, length: Ints, piece: int) -> tuple[int, int]:

@@ -57,9 +57,9 @@ class Costs:
 class Pattern:
     """The reads so far.
 
-    `size` is the mean size of a read. `hits` is the number of reads that were found in memory, and
-    `expected` the number of hits that reads in random order would have had. `filled` is the number
-    of bytes in all pieces.
+    `size` is the mean size of a read. `hits` is the number of reads in pieces that were requested
+    before, and `expected` the number of hits that reads in random order would have had. `filled` is
+    the number of bytes in all pieces.
     """
 
     size: float

@@ -107,6 +107,22 @@ def test_prefetched_and_asynchronous_batches_are_read_in_pieces_too(stored: Path
 
 
 @pytest.mark.usefixtures("slow")
+def test_pieces_that_are_on_their_way_count_as_used(
+    stored: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise a loader that reads batches ahead gives pieces up while the first ones arrive."""
+    monkeypatch.setattr("ffrecord.disk.warming.Range.announce", lambda _: None)  # none arrives
+    drop(stored)
+    with FileReader(stored) as reader:
+        pieces = pieces_of(reader)
+        batches = np.random.default_rng(3).permutation(COUNT).reshape(-1, 100)[:8]
+        waiting = [reader.read_async(batch) for batch in batches]
+        assert pieces.size_for(SIZE) > 0
+        for batch, pending in zip(batches, waiting, strict=True):
+            assert [bytes(each) for each in pending.result()] == [content(each) for each in batch]
+
+
+@pytest.mark.usefixtures("slow")
 def test_misses_of_a_batch_that_seemed_cached_are_read_in_pieces_too(
     stored: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

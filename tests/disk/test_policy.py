@@ -10,7 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ffrecord.disk.costs import FIRST_READS, MANY, MOST_CAUTION, SLOW_REQUEST, TRIALS, Meter
+from ffrecord.disk.costs import (
+    FIRST_READS,
+    MANY,
+    MOST_CAUTION,
+    SAMPLED_AGAIN_AFTER,
+    SLOW_REQUEST,
+    TRIALS,
+    Meter,
+)
 from ffrecord.disk.policy import (
     JUDGED_AFTER,
     SIZES,
@@ -181,6 +189,30 @@ def test_a_disk_that_becomes_slower_is_measured_again() -> None:
     assert not meter.is_guess
     meter.observe_reads(5000, 5000 * KIB, 5000 * 60e-6)
     assert meter.is_guess
+
+
+def test_samples_of_a_busy_machine_are_made_again() -> None:
+    """Otherwise they would keep pieces off for the rest of the process."""
+    meter, pattern = Meter(), Pattern(10 * KIB)
+
+    def decided(samples: int, each: float) -> int:
+        for _ in range(samples):
+            meter.observe_pieces(MANY, MANY * 2 * SMALLEST, MANY * each)
+        return decide(meter.costs, GIB, GIB, pattern).piece
+
+    meter.observe_reads(5000, 5000 * 10 * KIB, 5000 * 62.5e-6)
+    assert decided(TRIALS, 1e-3) == 0
+    waited, pauses = 0.0, []
+    while len(pauses) < 3:
+        meter.observe_reads(256, 2560 * KIB, 256 * 62.5e-6)
+        waited += 256 * 62.5e-6
+        if decided(0, 0.0):
+            assert decided(TRIALS, 1e-3) == 0  # still busy
+            pauses.append(waited)
+            waited = 0.0
+    assert pauses == pytest.approx([SAMPLED_AGAIN_AFTER * 2**k for k in range(3)], rel=0.25)
+    meter.observe_reads(2**16, 2**16 * 10 * KIB, 2**16 * 62.5e-6)
+    assert decided(TRIALS, 62.5e-6) >= 2 * SMALLEST
 
 
 def test_a_trial_ends_a_burst() -> None:
