@@ -202,7 +202,7 @@ def test_samples_of_a_busy_machine_are_made_again() -> None:
 
     meter.observe_reads(5000, 5000 * 10 * KIB, 5000 * 62.5e-6)
     assert decided(TRIALS, 1e-3) == 0
-    waited, pauses = 0.0, []
+    waited, pauses = 0.0, list[float]()
     while len(pauses) < 3:
         meter.observe_reads(256, 2560 * KIB, 256 * 62.5e-6)
         waited += 256 * 62.5e-6
