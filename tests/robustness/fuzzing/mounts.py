@@ -88,11 +88,13 @@ def _require_round_trip(scratch: Scratch, archive: str, changes: str) -> None:
 
 def _labelled(kind: str, source: str) -> tuple[str | None, str | None]:
     """Return the changes and the archive of a source."""
-    if kind.endswith("overlay") and source.startswith("ffrecord+overlay:"):
-        both = source.removeprefix("ffrecord+overlay:").split(":")
-        if len(both) == 2 and both[1]:
-            archive, changes = map(_unquoted, both)
-            return changes, mounttable.shown(archive)
+    first, *both = source.split(":")
+    served = first.removeprefix("ffrecord+overlay")
+    is_overlay = kind.endswith("overlay") and first != served
+    known = served in ("", "+kernel", "+verified", "+verity")
+    if is_overlay and known and len(both) == 2 and both[1]:
+        archive, changes = map(_unquoted, both)
+        return changes, mounttable.shown(archive)
     if kind.startswith("fuse.ffrecord"):
         return None, source
     before, colon, place = source.partition(":")
