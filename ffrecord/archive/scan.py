@@ -187,16 +187,22 @@ class Scan:
             self._folder(folder)
         self._keep_rows()
 
-    def _folder(self, folder: int) -> None:
-        """Add the contents of a folder."""
-        path = self._here = self._folder_path(folder)
-        flags = _FOLDER if self._dereference or not folder else _FOLDER | os.O_NOFOLLOW
+    def _opened(self, path: bytes, flags: int) -> int | None:
+        """Open a folder. If it is gone, note that and return None."""
         try:
-            fd = open_path(path, flags)
+            return open_path(path, flags)
         except OSError as error:
             if error.errno not in NOWHERE:
                 raise
             self._gone(path)
+            return None
+
+    def _folder(self, folder: int) -> None:
+        """Add the contents of a folder."""
+        path = self._here = self._folder_path(folder)
+        flags = _FOLDER if self._dereference or not folder else _FOLDER | os.O_NOFOLLOW
+        fd = self._opened(path, flags)
+        if fd is None:
             return
         name = b""
         try:

@@ -24,8 +24,7 @@ import numpy as np
 from ffrecord.aliases import Ints
 from ffrecord.archive.index.build import Xattrs
 from ffrecord.archive.index.columns import MISSING, Texts, TextsOf
-from ffrecord.archive.scan import NOWHERE, Scan
-from ffrecord.disk.longpaths import open_path
+from ffrecord.archive.scan import Scan
 from ffrecord.plan.executors import in_order
 
 UNSHARED = ", or the machines do not share it"
@@ -102,12 +101,8 @@ class ScanInTasks(Scan):
         """Return True if this process sees the folder that a worker has found."""
         path = self._folder_path(folder)
         flags = os.O_PATH | os.O_CLOEXEC | (0 if self._dereference else os.O_NOFOLLOW)
-        try:
-            fd = open_path(path, flags)
-        except OSError as error:
-            if error.errno not in NOWHERE:
-                raise
-            self._gone(path)
+        fd = self._opened(path, flags)
+        if fd is None:
             return False
         try:
             now = os.fstat(fd)
